@@ -1,0 +1,1 @@
+"""The same mini-batch, faster: each engine is checked against `reference`."""

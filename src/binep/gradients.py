@@ -1,0 +1,214 @@
+"""How to get a gradient: by Equilibrium Propagation, or by backpropagation through time.
+
+Both are values with `backward(network, x, labels) -> Phases`, which fills `.grad` of every
+parameter with the gradient of the loss (batch mean), so that any optimizer can follow. For a binary
+coupling `signs.grad` holds `dL/dW`.
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from binep.couplings import levels
+from binep.errors import BinepError, choose
+from binep.network import Clamped, Network
+from binep.relaxation import NUDGES, Nudge, Relaxation, relax
+
+SIGNS = ("positive", "random", "centered")
+
+
+@dataclass(frozen=True)
+class Phases:
+    """What a mini-batch went through.
+
+    Attributes:
+        free: the free phase, `s*`: what predictions are read from.
+        nudged: the nudged phase, `s^beta`; None for backpropagation.
+        beta: the signed strength of that nudge; None for backpropagation.
+        opposite: the phase under `-beta`, for centered estimates only.
+    """
+
+    free: Relaxation
+    nudged: Relaxation | None = None
+    beta: float | None = None
+    opposite: Relaxation | None = None
+
+
+class Learning(Protocol):
+    """Anything that can fill `.grad` from a mini-batch."""
+
+    def backward(self, network: Network, x: Tensor, labels: Tensor) -> Phases: ...
+
+
+@dataclass(frozen=True)
+class EquilibriumPropagation:
+    """Gradients from the difference of two equilibria, local to every synapse.
+
+    With `D(f) = f(nudged) - f(free)`, batch mean (eq:annexe-ep-learning-rule-proto):
+
+        dL/dW     = -(1/beta) D(a_above a_below^T)      dense
+                  = -(1/beta) D(correlation of unpool(a_above) with a_below)      conv
+        dL/db     = -(1/beta) D(a_above), summed over positions
+        dL/dalpha = -(1/(2 beta)) D(a_above . W a_below)      dense; conv without the half
+
+    The last is the paper's rule, with its half and its scaled W: `rule * alpha` times the true
+    gradient (`BinaryWeight.scale_factor`).
+
+    Args:
+        free_steps: T. nudged_steps: K. beta: strength of the nudge, not 0.
+        sign: of beta: "positive" takes it as given; "random" draws a fresh sign for each
+            mini-batch; "centered" runs both from the same free state and divides their difference
+            by `2 beta`.
+        nudge: "live" or "constant", see `Nudge`.
+        tolerance: let either phase end early once it has settled, see `relax`.
+        generator: source of random signs (a CPU generator); the global one by default.
+    """
+
+    free_steps: int
+    nudged_steps: int
+    beta: float
+    sign: str = "positive"
+    nudge: str = "live"
+    tolerance: float | None = None
+    generator: torch.Generator | None = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        _check_steps(free_steps=self.free_steps, nudged_steps=self.nudged_steps)
+        choose(self.sign, SIGNS, "sign of beta")
+        choose(self.nudge, NUDGES, "nudge kind")
+        if self.beta == 0 or not math.isfinite(self.beta):
+            raise BinepError(f"beta={self.beta}: it must be a finite number other than 0")
+
+    @torch.no_grad()
+    def backward(self, network: Network, x: Tensor, labels: Tensor) -> Phases:
+        """Run both phases on a mini-batch and fill `.grad` of every parameter."""
+        clamped, target = network.clamp(x), network.target(labels)
+        free = relax(
+            network, clamped, network.initial(clamped), self.free_steps, tolerance=self.tolerance
+        )
+        beta = self.beta * (self._draw_sign() if self.sign == "random" else 1)
+        nudged = self._nudged(network, clamped, free, target, beta)
+        if self.sign == "centered":
+            opposite = self._nudged(network, clamped, free, target, -beta)
+            fill_gradients(network, clamped, nudged, opposite, 2 * beta)
+        else:
+            opposite = None
+            fill_gradients(network, clamped, nudged, free, beta)
+        if network.cost == "cross_entropy":
+            _fill_readout_gradient(network, free, target)
+        return Phases(free, nudged, beta, opposite)
+
+    def _nudged(
+        self, network: Network, clamped: Clamped, free: Relaxation, target: Tensor, beta: float
+    ) -> Relaxation:
+        return relax(
+            network,
+            clamped,
+            free.state,
+            self.nudged_steps,
+            Nudge(target, beta, self.nudge),
+            tolerance=self.tolerance,
+        )
+
+    def _draw_sign(self) -> int:
+        return 2 * int(torch.randint(2, (), generator=self.generator)) - 1
+
+
+def fill_gradients(
+    network: Network, clamped: Clamped, nudged: Relaxation, base: Relaxation, span: float
+) -> None:
+    """Set every `.grad` to `-(1/span)` times the batch mean of `f(nudged) - f(base)`.
+
+    The difference is taken first and multiplied once: with bits it is an exact integer.
+    """
+    batch = len(clamped.x)
+    plus, minus = ([clamped.x, *network.activity(side.state)] for side in (nudged, base))
+    for n, coupling in enumerate(network.relaxing):
+        contrast = coupling.correlate(plus[n], plus[n + 1], nudged.switches[n])
+        contrast -= coupling.correlate(minus[n], minus[n + 1], base.switches[n])
+        factor = -1 / (span * batch * levels(plus[n]))
+        coupling.synapses.set_gradient_from_contrast(contrast, factor)
+        if coupling.bias is not None:
+            contrast = coupling.correlate_bias(plus[n + 1]) - coupling.correlate_bias(minus[n + 1])
+            coupling.bias.grad = -1 / (span * batch) * contrast
+
+
+def _fill_readout_gradient(network: Network, free: Relaxation, target: Tensor) -> None:
+    """The softmax readout stands outside the dynamics: its gradient at `s*` is exact."""
+    readout, top = network.couplings[-1], network.neuron(free.state[-1])
+    surprise = network.logits(free.state).softmax(1) - target
+    contrast = readout.correlate(top, surprise, None)
+    readout.synapses.set_gradient_from_contrast(contrast, 1 / len(target))
+    if readout.bias is not None:
+        readout.bias.grad = surprise.mean(0)
+
+
+@dataclass(frozen=True)
+class BackpropThroughTime:
+    """Gradients of the loss at the end of the free phase, through its last steps.
+
+    The free phase runs `free_steps` steps; the loss of its last state is differentiated through
+    the last `steps` of them. For real activations only. Truncated estimates agree step by step:
+    EP after t nudged steps, with beta to 0, and this with `steps=t`. The scale of a binary coupling
+    gets its true gradient `dL/dalpha = <signs, dL/dW>`.
+
+    Args:
+        free_steps: T. steps: how many of them to go back through.
+    """
+
+    free_steps: int
+    steps: int
+
+    def __post_init__(self) -> None:
+        _check_steps(free_steps=self.free_steps, steps=self.steps)
+        if self.steps > self.free_steps:
+            raise BinepError(f"steps={self.steps}: allowed are 1 to free_steps={self.free_steps}")
+
+    def backward(self, network: Network, x: Tensor, labels: Tensor) -> Phases:
+        """Run the free phase on a mini-batch and fill `.grad` of every parameter."""
+        if network.neuron.binary:
+            raise BinepError(
+                f"BackpropThroughTime with {network.neuron}: a step has no derivative, allowed "
+                "are real activations"
+            )
+        target, state, residuals = network.target(labels), network.initial(x), []
+        if self.free_steps > self.steps:
+            settled = relax(network, x, state, self.free_steps - self.steps)
+            state, residuals = settled.state, [settled.residuals]
+        with torch.enable_grad(), _differentiable(network) as parameters:
+            last = relax(network, x, state, self.steps, track_gradients=True)
+            gradients = torch.autograd.grad(
+                network.loss(last.state, target), parameters, materialize_grads=True
+            )
+        gradient_of = dict(zip(map(id, parameters), gradients, strict=True))
+        for coupling in network.couplings:
+            coupling.synapses.set_gradient_from_kernel(gradient_of[id(coupling.synapses.kernel)])
+            if coupling.bias is not None:
+                coupling.bias.grad = gradient_of[id(coupling.bias)]
+        free = [s.detach() for s in last.state]
+        return Phases(Relaxation(free, last.switches, torch.cat([*residuals, last.residuals])))
+
+
+@contextmanager
+def _differentiable(network: Network) -> Iterator[list[Tensor]]:
+    """Let autograd see all kernels and biases, frozen ones too, for the time being."""
+    kernels = [coupling.synapses.kernel for coupling in network.couplings]
+    biases = [coupling.bias for coupling in network.couplings if coupling.bias is not None]
+    parameters = [*kernels, *biases]
+    before = [parameter.requires_grad for parameter in parameters]
+    try:
+        yield [parameter.requires_grad_() for parameter in parameters]
+    finally:
+        for parameter, was in zip(parameters, before, strict=True):
+            parameter.requires_grad_(was)
+
+
+def _check_steps(**steps: int) -> None:
+    for name, count in steps.items():
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            raise BinepError(f"{name}={count!r}: it must be an integer of at least 1")

@@ -1,0 +1,74 @@
+"""What is measured: errors of both readouts, flips and pi, agreement of two sets of gradients."""
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from binep.errors import BinepError
+from binep.network import READOUTS, Network, State
+from binep.weights import BinaryWeight
+
+Gradients = Mapping[str, Tensor]
+
+PI_FLOOR = -9
+
+
+def errors(network: Network, state: State, labels: Tensor) -> dict[str, int]:
+    """How many samples each readout gets wrong: {"average": ..., "single": ...}."""
+    return {r: int((network.predict(state, r) != labels).sum()) for r in READOUTS}
+
+
+def pi(flips: int, weights: int) -> float:
+    """`ln(flips / weights + e^-9)`: how busy a coupling was in an epoch (eq:metric-bop).
+
+    >>> round(pi(0, 100), 3), round(pi(100, 100), 3)
+    (-9.0, 0.0)
+    """
+    return math.log(flips / weights + math.exp(PI_FLOOR))
+
+
+def gradients(network: nn.Module) -> dict[str, Tensor]:
+    """A copy of every parameter's gradient, by the parameter's name."""
+    return {n: p.grad.clone() for n, p in network.named_parameters() if p.grad is not None}
+
+
+def true_gradients(network: Network) -> dict[str, Tensor]:
+    """EP's gradients with the paper's factor taken out of the scales': all estimate `dL/dtheta`.
+
+    `scale.grad` as EP fills it is `rule * alpha` times the gradient of the loss
+    (`BinaryWeight.scale_factor`).
+    """
+    found = gradients(network)
+    for n, coupling in enumerate(network.couplings):
+        if isinstance(coupling.synapses, BinaryWeight):
+            found[f"couplings.{n}.synapses.scale"] /= coupling.synapses.scale_factor
+    return found
+
+
+def cosine(a: Gradients, b: Gradients) -> dict[str, float]:
+    """`<a, b> / (|a| |b|)` for each parameter; 1 where both are zero, 0 where one is."""
+    return {name: _cosine(x, y) for name, x, y in _pairs(a, b)}
+
+
+def relative_distance(a: Gradients, b: Gradients) -> dict[str, float]:
+    """`|a - b| / |b|` for each parameter, `b` being the reference; 0 where they are equal."""
+    return {
+        name: 0.0 if torch.equal(x, y) else float((x - y).norm() / y.norm())
+        for name, x, y in _pairs(a, b)
+    }
+
+
+def _cosine(a: Tensor, b: Tensor) -> float:
+    if not a.any() or not b.any():
+        return float(not a.any() and not b.any())
+    a, b = a / a.norm(), b / b.norm()
+    return float((a * b).sum().clamp(-1, 1))
+
+
+def _pairs(a: Gradients, b: Gradients) -> list[tuple[str, Tensor, Tensor]]:
+    if a.keys() != b.keys():
+        odd = sorted(a.keys() ^ b.keys())
+        raise BinepError(f"gradients of different parameters: {', '.join(odd)} is only in one set")
+    return [(name, a[name].double(), b[name].double()) for name in a]

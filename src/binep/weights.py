@@ -1,0 +1,122 @@
+"""Synaptic weights: binary (`W = scale * signs`) or real.
+
+Both offer the same face to a coupling: a `kernel` that is summed over, a `gain` that multiplies
+those sums, and the full weight `W = gain * kernel`. Keeping the two factors apart lets a sum over
+signs and bits stay an exact integer until it is scaled, once.
+"""
+
+import math
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+# The paper learns alpha from the *scaled* weights, and for dense couplings from one half of
+# a^T W a (eq:learning-rule-proto, eq:learning-rule-eb). Its learning rates include both factors.
+DENSE_SCALE_RULE: Final = 0.5
+CONV_SCALE_RULE: Final = 1.0
+
+
+def sign(values: Tensor) -> Tensor:
+    """+1 where `values >= 0`, -1 elsewhere: a synapse is never zero.
+
+    >>> sign(torch.tensor([-0.3, 0.0, -0.0, 2.0]))
+    tensor([-1.,  1.,  1.,  1.])
+    """
+    return torch.where(values >= 0, 1.0, -1.0).to(values.dtype)
+
+
+def default_draw(
+    shape: tuple[int, ...], fan_in: int, generator: torch.Generator | None = None
+) -> Tensor:
+    """PyTorch's default initialisation: U(-1/sqrt(fan_in), +1/sqrt(fan_in)), float32."""
+    bound = 1 / math.sqrt(fan_in)
+    return torch.empty(shape).uniform_(-bound, bound, generator=generator)
+
+
+class BinaryWeight(nn.Module):
+    """`W = scale * signs` with signs in {-1, +1} (alg:init-alpha).
+
+    Args:
+        draw: initial real weights, (out, ...). `signs = sign(draw)`, `scale = mean |draw|`.
+        channelwise: one scale for each output channel, shape (out,); otherwise a single one, ().
+        learn_scale: whether an optimizer is expected to train the scale.
+    """
+
+    def __init__(self, draw: Tensor, *, channelwise: bool, learn_scale: bool = False) -> None:
+        super().__init__()
+        scale = draw.abs().flatten(1).mean(1) if channelwise else draw.abs().mean()
+        self.signs = nn.Parameter(sign(draw))
+        self.scale = nn.Parameter(scale, requires_grad=learn_scale)
+        self.rule = CONV_SCALE_RULE if channelwise else DENSE_SCALE_RULE
+
+    @property
+    def kernel(self) -> Tensor:
+        return self.signs
+
+    @property
+    def gain(self) -> Tensor:
+        return self.scale
+
+    @property
+    def full(self) -> Tensor:
+        """`W = scale * signs`, (out, ...)."""
+        return _per_channel(self.scale, self.signs) * self.signs
+
+    @property
+    def scale_factor(self) -> Tensor:
+        """What EP's gradient of the scale holds too much: `ep.grad = scale_factor * dL/dscale`."""
+        return self.rule * self.scale.detach()
+
+    def set_gradient_from_contrast(self, contrast: Tensor, factor: float) -> None:
+        """Take EP's `dL/dW = factor * contrast`, and the scale's rule from the same contrast.
+
+        Since `a_above . W a_below = <W, correlation>`, the paper's rule for alpha is a contraction
+        of the weight's: `rule * factor * <W, contrast>`. It is summed in float64, where integer
+        contrasts stay exact in whatever order an engine adds them.
+        """
+        self.signs.grad = factor * contrast
+        rule = self.scale_factor.double() * factor
+        self.scale.grad = (rule * self._contract(contrast)).to(self.scale.dtype)
+
+    def set_gradient_from_kernel(self, kernel_gradient: Tensor) -> None:
+        """Take autograd's `dL/dsigns = scale * dL/dW`; the scale gets its true gradient."""
+        gradient = kernel_gradient / _per_channel(self.scale.detach(), kernel_gradient)
+        self.signs.grad = gradient
+        self.scale.grad = self._contract(gradient).to(self.scale.dtype)
+
+    def _contract(self, gradient: Tensor) -> Tensor:
+        """`<signs, gradient>` in float64, over the whole weight or channel by channel."""
+        product = self.signs.detach() * gradient
+        return product.flatten(self.scale.dim()).sum(-1, dtype=torch.float64)
+
+
+class RealWeight(nn.Module):
+    """A full-precision weight: the draw itself, with gain 1."""
+
+    def __init__(self, draw: Tensor) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(draw)
+
+    @property
+    def kernel(self) -> Tensor:
+        return self.weight
+
+    @property
+    def gain(self) -> Tensor:
+        return self.weight.new_ones(())
+
+    @property
+    def full(self) -> Tensor:
+        return self.weight
+
+    def set_gradient_from_contrast(self, contrast: Tensor, factor: float) -> None:
+        self.weight.grad = factor * contrast
+
+    def set_gradient_from_kernel(self, kernel_gradient: Tensor) -> None:
+        self.weight.grad = kernel_gradient
+
+
+def _per_channel(scale: Tensor, weight: Tensor) -> Tensor:
+    """Shape a scale, () or (out,), so that it multiplies a weight, (out, ...)."""
+    return scale.reshape(-1, *[1] * (weight.dim() - 1))
