@@ -104,7 +104,12 @@ class Network(nn.Module):
         for name, value in (("per_class", self.per_class), ("classes", self.classes)):
             if not isinstance(value, int) or value < 1:
                 raise BinepError(f"{name}={value!r}: it must be an integer of at least 1")
-        outputs = torch.Size(self.shapes[-1]).numel()
+        if len(self.shapes[-1]) != 1:
+            raise BinepError(
+                f"output layer of shape {self.shapes[-1]}: allowed is a vector, so the last "
+                "coupling must be Dense"
+            )
+        (outputs,) = self.shapes[-1]
         if outputs != self.classes * self.per_class:
             raise BinepError(
                 f"per_class={self.per_class} and classes={self.classes} do not fit an output "

@@ -101,6 +101,8 @@ def relax(
     """
     if not isinstance(steps, int) or steps < 1:
         raise BinepError(f"steps={steps!r}: a phase needs an integer of at least 1")
+    if tolerance is not None and not tolerance >= 0:
+        raise BinepError(f"tolerance={tolerance}: it must be a number of at least 0")
     with torch.set_grad_enabled(track_gradients):
         clamped = network.clamp(x)
         _check_state(network, clamped, state)

@@ -1,0 +1,149 @@
+import pytest
+import torch
+
+from binep import ConvPool, Dense, HardSigmoid, Heaviside, Network
+
+
+def small(**options) -> Network:
+    return Network((4,), [Dense(4, 6), Dense(6, 6)], classes=3, per_class=2, **options)
+
+
+def conv_chain() -> list:
+    return [ConvPool(1, 3, kernel=3, padding=1, pool=2), Dense(48, 10)]
+
+
+def test_initial_states_are_the_papers():
+    x, image = torch.rand(2, 4), torch.rand(2, 1, 8, 8)
+    assert [s.unique().tolist() for s in small().initial(x)] == [[0], [0]]
+    assert [s.unique().tolist() for s in small(dynamics="energy").initial(x)] == [[1], [1]]
+    assert Network((1, 8, 8), conv_chain()).initial(image)[0].unique().tolist() == [0.5]
+    energy = Network((1, 8, 8), conv_chain(), Heaviside(), "energy")
+    assert energy.initial(image)[0].unique().tolist() == [1]
+    assert small(initial_state=0.25).initial(x)[1].unique().tolist() == [0.25]
+
+
+def test_layers_are_chained_through_several_dense_layers_after_convolutions():
+    chain = [
+        ConvPool(3, 4, kernel=5, padding=2, pool=2),
+        ConvPool(4, 5, kernel=3, pool=3),
+        Dense(20, 12),
+        Dense(12, 7),
+        Dense(7, 10),
+    ]
+    net = Network((3, 16, 16), chain)
+    assert net.layer_shapes == [(4, 8, 8), (5, 2, 2), (12,), (7,), (10,)]
+    assert [tuple(s.shape) for s in net.initial(torch.rand(2, 3, 16, 16))][1] == (2, 5, 2, 2)
+
+
+def test_target_repeats_the_one_hot_with_neurons_of_a_class_adjacent():
+    target = small().target(torch.tensor([2, 0]))
+    assert target.tolist() == [[0, 0, 0, 0, 1, 1], [1, 1, 0, 0, 0, 0]]
+
+
+def test_readouts_average_and_single_can_differ():
+    state = [torch.zeros(1, 6), torch.tensor([[0.5, 0.5, 0.6, 0.0, 0.1, 0.2]])]
+    assert small().predict(state, "average").tolist() == [0]
+    assert small().predict(state, "single").tolist() == [1]
+
+
+def test_ties_go_to_the_lower_class():
+    state = [torch.zeros(1, 6), torch.full((1, 6), 0.5)]
+    assert small().predict(state).tolist() == [0]
+
+
+def test_images_are_flattened_for_a_vector_input_only():
+    net = Network((4,), [Dense(4, 10)])
+    assert len(net.initial(torch.rand(3, 1, 2, 2))[0]) == 3
+    with pytest.raises(ValueError, match=r"\(2, 8, 8, 3\).*allowed is \(batch, 3, 8, 8\)"):
+        Network((3, 8, 8), [Dense(192, 10)]).initial(torch.rand(2, 8, 8, 3))
+
+
+def test_cross_entropy_reads_out_beyond_the_dynamics():
+    net = Network((4,), [Dense(4, 6), Dense(6, 3)], classes=3, cost="cross_entropy")
+    (state,) = net.initial(torch.rand(2, 4))
+    assert state.shape == (2, 6)
+    scores = net.couplings[-1].up(state)[0]
+    assert net.predict([state]).tolist() == scores.argmax(1).tolist()
+    assert net.loss([state], net.target(torch.tensor([0, 1]))) > 0
+
+
+def test_pull_is_minus_the_gradient_of_the_cost():
+    torch.manual_seed(0)
+    for cost in ("mse", "cross_entropy"):
+        net = Network((4,), [Dense(4, 6), Dense(6, 3)], classes=3, cost=cost).double()
+        state = [s + 0.3 for s in net.initial(torch.rand(1, 4))]
+        state[-1].requires_grad_()
+        target = net.target(torch.tensor([1]))
+        (gradient,) = torch.autograd.grad(net.loss(state, target), state[-1])
+        torch.testing.assert_close(net.pull(state, target), -gradient)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: Network((5,), [Dense(4, 10)]), r"coupling 0.*\(5,\).*allowed: 4"),
+        (lambda: Network((4,), [Dense(4, 6), Dense(5, 10)]), r"coupling 1.*\(6,\).*allowed: 5"),
+        (lambda: Network((1, 4, 4), [ConvPool(3, 10, kernel=4)]), "coupling 0"),
+        (lambda: Network((4, 4), [Dense(16, 10)]), r"input_shape=\(4, 4\)"),
+        (lambda: Network((4,), []), "at least 1"),
+        (lambda: Network((1, 4, 4), [ConvPool(1, 10, kernel=4)]), r"\(10, 1, 1\).*must be Dense"),
+        (lambda: Network((4,), [Dense(4, 10)], per_class=3), "per_class=3.*10 neurons"),
+        (lambda: Network((4,), [Dense(4, 10)], classes=3), "classes=3.*10 neurons"),
+        (lambda: Network((4,), [Dense(4, 10)], per_class=0), "per_class=0"),
+        (
+            lambda: Network((4,), [Dense(4, 10)], dynamics="enrgy"),
+            "'enrgy'.*'energy'.*prototypical",
+        ),
+        (lambda: Network((4,), [Dense(4, 10)], cost="l1"), "'l1'.*mse, cross_entropy"),
+        (lambda: Network((4,), [Dense(4, 10)], Heaviside()), "prototypical.*energy"),
+        (lambda: Network((4,), [Dense(4, 10)], dynamics="energy", dt=0), "dt=0"),
+        (lambda: Network((4,), [Dense(4, 10)], initial_state=float("nan")), "initial_state=nan"),
+        (
+            lambda: Network(
+                (4,), [Dense(4, 6), Dense(6, 10)], Heaviside(), "energy", cost="cross_entropy"
+            ),
+            "cost='mse'",
+        ),
+        (lambda: Network((4,), [Dense(4, 10)], cost="cross_entropy"), "at least 2"),
+    ],
+)
+def test_impossible_networks_are_refused(build, message: str):
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (torch.rand(2, 5), r"\(2, 5\).*\(batch, 4\)"),
+        (torch.rand(0, 4), "batch of at least 1"),
+        (torch.full((2, 4), float("nan")), "NaN"),
+        (torch.full((2, 4), float("inf")), "infinite"),
+        (torch.ones(2, 4, dtype=torch.int64), "int64"),
+        (torch.tensor(1.0), r"\(batch, 4\)"),
+    ],
+)
+def test_inputs_that_do_not_fit_are_refused(x: torch.Tensor, message: str):
+    with pytest.raises(ValueError, match=message):
+        small().initial(x)
+    with pytest.raises(ValueError, match=message):
+        small().clamp(x)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (torch.tensor([0, 3]), "label 3: allowed are 0 to 2"),
+        (torch.tensor([-1]), "label -1"),
+        (torch.tensor([[0]]), r"\(1, 1\)"),
+        (torch.rand(2, 5), r"\(2, 5\).*\(batch, 6\)"),
+    ],
+)
+def test_labels_that_do_not_fit_are_refused(labels: torch.Tensor, message: str):
+    with pytest.raises(ValueError, match=message):
+        small().target(labels)
+
+
+def test_unknown_readout_is_refused():
+    with pytest.raises(ValueError, match="'mean'.*average, single"):
+        small(neuron=HardSigmoid()).predict([torch.zeros(1, 6)] * 2, "mean")
