@@ -142,6 +142,7 @@ def test_pixels_stay_integers_until_they_are_scaled():
     coupling = Dense(784, 20, generator=generator)
     pixels = torch.randint(256, (4, 784), generator=generator, dtype=torch.uint8)
     sums = (pixels.long() @ coupling.signs.long().T).float()
+    assert coupling.bias is not None
     with torch.no_grad():
         assert torch.equal(coupling.up(pixels)[0], coupling.scale / 255 * sums + coupling.bias)
         torch.testing.assert_close(coupling.up(pixels)[0], coupling.up(pixels / 255)[0])

@@ -11,11 +11,13 @@ from binep import (
     Heaviside,
     Network,
     assign_optimizers,
+    relax,
 )
-from binep.engines.reference import MiniBatch, ReferenceEngine
+from binep.engines.reference import ReferenceEngine
+from binep.metrics import Tally
 
 
-def train(case: str, seed: int, steps: int) -> tuple[Network, list[MiniBatch]]:
+def train(case: str, seed: int, steps: int) -> tuple[Network, list[Tally]]:
     """Train a small network on random images, everything drawn from one seed."""
     torch.manual_seed(seed)
     bits = case.endswith("wa")
@@ -41,7 +43,11 @@ def train(case: str, seed: int, steps: int) -> tuple[Network, list[MiniBatch]]:
     engine = ReferenceEngine(net, ep, optimizers)
     x = torch.randint(256, (16, 1, 8, 8), dtype=torch.uint8)
     labels = torch.randint(4, (16,))
-    return net, [engine.train(x, labels) for _ in range(steps)]
+    tallies = []
+    for _ in range(steps):
+        engine.train(x, labels)
+        tallies.append(engine.collect())
+    return net, tallies
 
 
 @pytest.mark.parametrize("case", ["dense-w", "dense-wa", "conv-w", "conv-wa"])
@@ -53,7 +59,9 @@ def test_the_same_seed_gives_the_same_bits(case: str):
     assert batches == again
     for a, b in zip(first.parameters(), second.parameters(), strict=True):
         assert torch.equal(a, b)
-    assert any(not torch.equal(a, b) for a, b in zip(first.parameters(), other.parameters()))
+    assert any(
+        not torch.equal(a, b) for a, b in zip(first.parameters(), other.parameters(), strict=True)
+    )
 
 
 def test_sixteen_images_are_learnt_by_heart():
@@ -66,5 +74,21 @@ def test_a_step_reports_what_it_did():
     net, (batch, *_) = train("conv-wa", seed=1, steps=1)
     assert len(batch.flips) == len(net.couplings) == 3
     assert set(batch.wrong) == {"average", "single"}
+    assert (batch.samples, batch.batches) == (16, 1)
     assert batch.loss > 0 and batch.residual >= 0
     assert (batch.free_steps, batch.nudged_steps) == (20, 8)
+
+
+def test_evaluation_reads_the_free_phase_and_changes_nothing():
+    torch.manual_seed(0)
+    net = Network((64,), [Dense(64, 32), Dense(32, 4)], classes=4)
+    optimizers = assign_optimizers(net, gamma=1e-2, tau=1e-4, lr_bias=1e-3)
+    engine = ReferenceEngine(net, EquilibriumPropagation(30, 8, 0.3), optimizers)
+    x, labels = torch.rand(10, 64), torch.randint(4, (10,))
+    before = [p.clone() for p in net.parameters()]
+    found = engine.evaluate(x, labels)
+    free = relax(net, x, net.initial(x), 30)
+    assert found.wrong["average"] == int((net.predict(free.state) != labels).sum())
+    assert found.residual == free.residuals[-1]
+    assert all(torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))
+    assert engine.collect() == Tally()

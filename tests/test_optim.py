@@ -68,7 +68,7 @@ def test_tiny_gamma_accumulates_and_flips_in_the_right_step():
 
 
 def test_tiny_gamma_decays_as_it_should():
-    """10,000 steps without gradient: (1 - gamma)^n within float32, where plain float32 halves it."""
+    """10,000 steps without gradient: (1 - gamma)^n, where plain float32 decays twice as fast."""
     gamma, steps = 5e-8, 10_000
     weight, bop = one(-1.0, gamma=gamma, tau=1.0)
     weight.grad = torch.tensor([1.0])

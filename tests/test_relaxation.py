@@ -11,7 +11,9 @@ def two_neurons(**options) -> Network:
     """x -(w1 = +1/4, b1 = 1/2)- h -(w2 = -1/2, b2 = 3/4)- y: drives
     h: x/4 + 1/2 - y/2, y: -h/2 + 3/4."""
     net = Network((1,), [Dense(1, 1), Dense(1, 1)], classes=1, **options)
-    for coupling, sign, scale, bias in zip(net.couplings, (1, -1), (0.25, 0.5), (0.5, 0.75)):
+    for coupling, sign, scale, bias in zip(
+        net.couplings, (1, -1), (0.25, 0.5), (0.5, 0.75), strict=True
+    ):
         coupling.signs.data.fill_(sign)
         coupling.scale.data.fill_(scale)
         coupling.bias.data.fill_(bias)

@@ -198,8 +198,11 @@ class Source:
     """
 
     name: str
+    image_shape: tuple[int, int, int]
+    train_count: int
     files: tuple[File, ...]
     decode: Callable[[list[np.ndarray]], tuple[Split, Split]]
+    classes: int = 10
     folders: tuple[str, ...] = ()
     mirrors: tuple[str, ...] = ()
     archive: str | None = None
@@ -255,12 +258,16 @@ def idx_files(
 DIGITS_SHA256 = "d2265e650225f1e6d5423265ba6c260a800f83d1c6e59eb08e10bd0c289b55a1"
 DIGITS = Source(
     name="digits",
+    image_shape=(1, 8, 8),
+    train_count=1437,
     files=(File("digits.safetensors", (117453,), sha256=DIGITS_SHA256),),
     decode=decode_digits,
 )
 
 MNIST = Source(
     name="mnist",
+    image_shape=(1, 28, 28),
+    train_count=60000,
     files=idx_files(
         sha256=(
             "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
@@ -282,6 +289,8 @@ MNIST = Source(
 # file names, from the real thing; it is no proof against somebody who forges files on purpose.
 FASHION_MNIST = Source(
     name="fashion-mnist",
+    image_shape=(1, 28, 28),
+    train_count=60000,
     files=idx_files(
         gz_sha256=(
             "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
@@ -306,6 +315,8 @@ FASHION_MNIST = Source(
 
 CIFAR10 = Source(
     name="cifar10",
+    image_shape=(3, 32, 32),
+    train_count=50000,
     files=tuple(
         File(name, (10000, 1 + 3 * 32 * 32), sha256=sha256)
         for name, sha256 in {
@@ -378,7 +389,7 @@ def load(
         for file, (_, content) in found.items()
     ]
     train, test = source.decode(arrays)
-    return Dataset(name, train, test, mean=source.mean, std=source.std).to(device)
+    return Dataset(name, train, test, source.classes, source.mean, source.std).to(device)
 
 
 def fetch(

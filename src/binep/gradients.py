@@ -40,7 +40,13 @@ class Phases:
 
 
 class Learning(Protocol):
-    """Anything that can fill `.grad` from a mini-batch."""
+    """Anything that can fill `.grad` from a mini-batch, after a free phase of `free_steps`."""
+
+    @property
+    def free_steps(self) -> int: ...
+
+    @property
+    def tolerance(self) -> float | None: ...
 
     def backward(self, network: Network, x: Tensor, labels: Tensor) -> Phases: ...
 
@@ -159,10 +165,12 @@ class BackpropThroughTime:
 
     Args:
         free_steps: T. steps: how many of them to go back through.
+        tolerance: let the steps before those end early once the network has settled.
     """
 
     free_steps: int
     steps: int
+    tolerance: float | None = None
 
     def __post_init__(self) -> None:
         _check_steps(free_steps=self.free_steps, steps=self.steps)
@@ -178,7 +186,9 @@ class BackpropThroughTime:
             )
         target, state, residuals = network.target(labels), network.initial(x), []
         if self.free_steps > self.steps:
-            settled = relax(network, x, state, self.free_steps - self.steps)
+            settled = relax(
+                network, x, state, self.free_steps - self.steps, tolerance=self.tolerance
+            )
             state, residuals = settled.state, [settled.residuals]
         with torch.enable_grad(), _differentiable(network) as parameters:
             last = relax(network, x, state, self.steps, track_gradients=True)

@@ -2,17 +2,82 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from binep.errors import BinepError
 from binep.network import READOUTS, Network, State
+from binep.relaxation import Relaxation
 from binep.weights import BinaryWeight
 
 Gradients = Mapping[str, Tensor]
 
 PI_FLOOR = -9
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What was counted over some mini-batches; tallies add up.
+
+    Attributes:
+        samples, batches: how many were seen.
+        loss: sum over samples of the cost at the free state.
+        wrong: samples misread from the free state, by each readout.
+        undecided: samples for which all classes scored the same, as with a dead output.
+        residual: sum over mini-batches of the last change of any neuron in the free phase.
+        free_steps, nudged_steps: steps run in all; nudged ones of both signs if centered.
+        flips: weights flipped, one count a binary coupling.
+    """
+
+    samples: int = 0
+    batches: int = 0
+    loss: float = 0.0
+    wrong: dict[str, int] = field(default_factory=lambda: dict.fromkeys(READOUTS, 0))
+    undecided: int = 0
+    residual: float = 0.0
+    free_steps: int = 0
+    nudged_steps: int = 0
+    flips: list[int] = field(default_factory=list)
+
+    def __add__(self, other: "Tally") -> "Tally":
+        return Tally(
+            samples=self.samples + other.samples,
+            batches=self.batches + other.batches,
+            loss=self.loss + other.loss,
+            wrong={r: self.wrong[r] + other.wrong[r] for r in READOUTS},
+            undecided=self.undecided + other.undecided,
+            residual=self.residual + other.residual,
+            free_steps=self.free_steps + other.free_steps,
+            nudged_steps=self.nudged_steps + other.nudged_steps,
+            flips=[a + b for a, b in zip_longest(self.flips, other.flips, fillvalue=0)],
+        )
+
+    def having(self, **counts: Any) -> "Tally":
+        """The same tally with some counts replaced."""
+        return replace(self, **counts)
+
+    def error(self, readout: str) -> float:
+        """Percentage of samples that a readout gets wrong."""
+        return 100 * self.wrong[readout] / self.samples
+
+
+@torch.no_grad()
+def tally(network: Network, free: Relaxation, labels: Tensor) -> Tally:
+    """Count one mini-batch, read from its free phase."""
+    scores = network.scores(free.state)
+    return Tally(
+        samples=len(labels),
+        batches=1,
+        loss=float(network.loss(free.state, network.target(labels))) * len(labels),
+        wrong=errors(network, free.state, labels),
+        undecided=int((scores == scores[:, :1]).all(1).sum()),
+        residual=float(free.residuals[-1]),
+        free_steps=free.steps,
+    )
 
 
 def errors(network: Network, state: State, labels: Tensor) -> dict[str, int]:

@@ -1,7 +1,7 @@
 """Optimizers: Bop flips signs, SGD moves everything else, and each parameter has exactly one."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,8 @@ from torch.optim import SGD, Optimizer
 from binep.errors import BinepError
 from binep.network import Network
 from binep.weights import RealWeight
+
+RATES = ("gamma", "tau", "lr_bias", "lr_scale", "lr_weight")
 
 
 class Bop(Optimizer):
@@ -157,8 +159,16 @@ class Optimizers:
     sgd: SGD | None
     scale_sgd: PositiveSGD | None
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Optimizer]:
         return iter([o for o in (self.bop, self.sgd, self.scale_sgd) if o is not None])
+
+    def set_rates(self, rates: Mapping[str, Sequence[float]]) -> None:
+        """Change rates between epochs: for each name of `RATES`, one value a coupling."""
+        for optimizer in self:
+            for group in optimizer.param_groups:
+                for key, rate in group["rates"].items():
+                    if rate in rates:
+                        group[key] = rates[rate][group["coupling"]]
 
     def step(self) -> list[int]:
         """One step of each; returns Bop's flips, one count a binary coupling."""
@@ -200,23 +210,22 @@ def assign_optimizers(
         }.items()
     }
     flipped, moved, scaled = [], [], []
+
+    def claim(groups: list[dict[str, Any]], n: int, parameter: Tensor, **keys: str) -> None:
+        """Add a group whose `keys` (gamma, tau, lr) take the rates they name, if all are given."""
+        if all(rates[rate] is not None for rate in keys.values()):
+            values = {key: rates[rate][n] for key, rate in keys.items()}  # type: ignore[index]
+            groups.append({"params": [parameter], "coupling": n, "rates": keys, **values})
+
     for n, coupling in enumerate(network.couplings):
         if isinstance(coupling.synapses, RealWeight):
-            if rates["lr_weight"]:
-                moved.append({"params": [coupling.synapses.weight], "lr": rates["lr_weight"][n]})
+            claim(moved, n, coupling.synapses.weight, lr="lr_weight")
         else:
-            if rates["gamma"] and rates["tau"]:
-                flipped.append(
-                    {
-                        "params": [coupling.signs],
-                        "gamma": rates["gamma"][n],
-                        "tau": rates["tau"][n],
-                    }
-                )
-            if rates["lr_scale"] and coupling.scale.requires_grad:
-                scaled.append({"params": [coupling.scale], "lr": rates["lr_scale"][n]})
-        if rates["lr_bias"] and coupling.bias is not None:
-            moved.append({"params": [coupling.bias], "lr": rates["lr_bias"][n]})
+            claim(flipped, n, coupling.signs, gamma="gamma", tau="tau")
+            if coupling.scale.requires_grad:
+                claim(scaled, n, coupling.scale, lr="lr_scale")
+        if coupling.bias is not None:
+            claim(moved, n, coupling.bias, lr="lr_bias")
     optimizers = Optimizers(
         Bop(flipped, noise=noise, generator=generator) if flipped else None,
         SGD(moved, lr=0.0) if moved else None,

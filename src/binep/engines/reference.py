@@ -1,57 +1,56 @@
 """The definition of correct: one mini-batch in plain torch, on any device."""
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 from binep import metrics
 from binep.gradients import Learning
+from binep.metrics import Tally
 from binep.network import Network
 from binep.optim import Optimizers
-
-
-@dataclass(frozen=True)
-class MiniBatch:
-    """What one training step did.
-
-    Attributes:
-        loss: batch mean of the cost at the free state, before the update.
-        wrong: samples misread from the free state by each readout.
-        flips: weights flipped, one count a binary coupling.
-        residual: the last change of any neuron in the free phase.
-        free_steps, nudged_steps: steps run; nudged ones of both signs for a centered estimate.
-    """
-
-    loss: float
-    wrong: dict[str, int]
-    flips: list[int]
-    residual: float
-    free_steps: int
-    nudged_steps: int
+from binep.relaxation import relax
 
 
 class ReferenceEngine:
-    """Trains a network one mini-batch at a time: relax, estimate, update."""
+    """Trains a network one mini-batch at a time: relax, estimate, update.
+
+    What every engine offers: `train` and `evaluate` a mini-batch, `collect` what was counted since
+    the last time, and `sync`, after which `network` and `optimizers` hold the state of training.
+    """
 
     name = "reference"
+    precision = "float32"
 
     def __init__(self, network: Network, learning: Learning, optimizers: Optimizers) -> None:
         self.network, self.learning, self.optimizers = network, learning, optimizers
+        self._tally = Tally()
 
-    def train(self, x: Tensor, labels: Tensor) -> MiniBatch:
+    def train(self, x: Tensor, labels: Tensor) -> None:
         """One training step on a mini-batch, (batch, *input_shape), with labels, (batch,)."""
         phases = self.learning.backward(self.network, x, labels)
-        with torch.no_grad():
-            loss = self.network.loss(phases.free.state, self.network.target(labels))
-            wrong = metrics.errors(self.network, phases.free.state, labels)
+        seen = metrics.tally(self.network, phases.free, labels)
         flips = self.optimizers.step()
         nudged = (phases.nudged, phases.opposite)
-        return MiniBatch(
-            loss=float(loss),
-            wrong=wrong,
-            flips=flips,
-            residual=float(phases.free.residuals[-1]),
-            free_steps=phases.free.steps,
-            nudged_steps=sum(phase.steps for phase in nudged if phase is not None),
+        steps = sum(phase.steps for phase in nudged if phase is not None)
+        self._tally += seen.having(flips=flips, nudged_steps=steps)
+
+    @torch.no_grad()
+    def evaluate(self, x: Tensor, labels: Tensor) -> Tally:
+        """Read a mini-batch out of the free phase, without learning from it."""
+        clamped = self.network.clamp(x)
+        free = relax(
+            self.network,
+            clamped,
+            self.network.initial(clamped),
+            self.learning.free_steps,
+            tolerance=self.learning.tolerance,
         )
+        return metrics.tally(self.network, free, labels)
+
+    def collect(self) -> Tally:
+        """What was counted over the mini-batches trained on since the last call."""
+        tally, self._tally = self._tally, Tally()
+        return tally
+
+    def sync(self) -> None:
+        """The network and the optimizers are the state: there is nothing to bring back."""

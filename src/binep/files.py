@@ -1,0 +1,100 @@
+"""Files that are written whole or not at all."""
+
+import errno
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from binep.errors import BinepError
+
+TEMPORARY = ".part"
+
+# What the disk or its owner refuses, as opposed to a fault of the program.
+_REFUSALS = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EROFS: "the file system is read-only",
+    errno.EACCES: "permission denied",
+    errno.EPERM: "permission denied",
+    errno.ENOTDIR: "a part of the path is not a folder",
+    errno.EISDIR: "it is a folder",
+    errno.EEXIST: "it exists and is not a folder",
+    errno.ENAMETOOLONG: "the name is too long",
+}
+
+
+@contextmanager
+def telling(action: str, path: Path) -> Iterator[None]:
+    """Turn what the file system refuses into one line: what was tried, where, and why not."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _REFUSALS:
+            raise
+        raise BinepError(f"cannot {action} {path}: {_REFUSALS[error.errno]}") from error
+
+
+def write_whole(path: Path, content: bytes | str) -> None:
+    """Write a file so that it is there complete, also after a crash, or is as it was before."""
+    data = content.encode() if isinstance(content, str) else content
+    with telling("write", path):
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.", suffix=TEMPORARY)
+        temporary = Path(name)
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(data)
+                stream.flush()
+                os.fsync(stream.fileno())
+            temporary.chmod(0o666 & ~_umask())
+            temporary.replace(path)
+        except BaseException:
+            with suppress(OSError):
+                temporary.unlink()
+            raise
+        _sync_folder(path.parent)
+
+
+def append_line(path: Path, line: str) -> None:
+    """Add one line to a file and make sure that it has reached the disk."""
+    with telling("write", path):
+        before = path.stat().st_size if path.exists() else 0
+        try:
+            with path.open("a", encoding="utf-8") as stream:
+                stream.write(line + "\n")
+                stream.flush()
+                os.fsync(stream.fileno())
+        except OSError:
+            with suppress(OSError):
+                os.truncate(path, before)
+            raise
+
+
+def make_folder(path: Path) -> None:
+    """Create a folder and those above it."""
+    with telling("create", path):
+        path.mkdir(parents=True, exist_ok=True)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what a write that was cut off (kill -9, power) left behind."""
+    for path in folder.glob(f"*{TEMPORARY}"):
+        with suppress(OSError):
+            path.unlink()
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _sync_folder(folder: Path) -> None:
+    # Not every system lets a folder be opened; the file itself is safe by then.
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -1,0 +1,371 @@
+"""A run on disk: its recipe, its record, its metrics, its checkpoints; and how to make one.
+
+runs/mnist-1fc-w-seed0/
+  recipe.toml       complete and resolved
+  record.json       seed, commit, versions, device, engine, precision, times
+  metrics.jsonl     one line an epoch
+  checkpoint-*      see `checkpoints`
+"""
+
+import json
+import platform
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import binep
+from binep import checkpoints
+from binep import recipe as recipes
+from binep.data import Dataset
+from binep.data import load as load_dataset
+from binep.engines.select import Engine, select_device, select_engine
+from binep.errors import BinepError
+from binep.files import append_line, make_folder, remove_leftovers, write_whole
+from binep.network import Network
+from binep.recipe import Recipe
+from binep.training import Trainer, random_streams, troubles
+from binep.watching import Watcher
+
+CHECKPOINT_SECONDS = 300.0
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run as it stands on disk."""
+
+    folder: Path
+    recipe: Recipe
+    record: dict[str, Any]
+    metrics: list[dict[str, Any]]
+
+    @property
+    def finished(self) -> bool:
+        return len(self.metrics) >= self.recipe.training.epochs
+
+    def engine(self, device: str = "auto") -> Engine:
+        """The trained network of the newest checkpoint, in an engine that can evaluate it."""
+        found = checkpoints.load(self.folder, warn=lambda text: None)
+        if found is None:
+            raise BinepError(f"{self.folder} has no checkpoint yet: let it train for a while")
+        network = self.recipe.build_network()
+        checkpoints.restore_network(network, found[0])
+        network.to(select_device(device))
+        return select_engine(
+            "auto", network, self.recipe.build_learning(), self.recipe.build_optimizers(network)
+        )
+
+    def dataset(self, *, data_dir: Path | None = None, offline: bool = False) -> Dataset:
+        """The data that the run trains and is tested on."""
+        whole = load_dataset(self.recipe.data.name, data_dir=data_dir, offline=offline)
+        return self.recipe.hold_out(whole)
+
+
+def run_name(recipe: Recipe, seed: int) -> str:
+    return f"{recipe.name}-seed{seed}"
+
+
+def open_run(folder: str | Path) -> Run:
+    """Read a run's folder, or the only run inside a folder."""
+    found = find_runs(folder)
+    if len(found) > 1:
+        names = ", ".join(path.name for path in found)
+        raise BinepError(f"{folder} holds {len(found)} runs, name one of them: {names}")
+    path = found[0]
+    record = _read_json(path / "record.json")
+    return Run(path, recipes.load(path / "recipe.toml"), record, read_metrics(path))
+
+
+def find_runs(folder: str | Path) -> list[Path]:
+    """The folder itself if it is a run, else the runs directly inside it."""
+    folder = Path(folder)
+    if _is_run(folder):
+        return [folder]
+    inside = sorted(p for p in folder.iterdir() if _is_run(p)) if folder.is_dir() else []
+    if not inside:
+        raise BinepError(
+            f"{folder} is not a run: allowed is a folder that binep train wrote, with recipe.toml "
+            "and record.json in it"
+        )
+    return inside
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / "recipe.toml").is_file() and (folder / "record.json").is_file()
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl; a last line cut off by a crash is left out."""
+    path = folder / "metrics.jsonl"
+    lines = path.read_text("utf-8").splitlines() if path.exists() else []
+    found = []
+    for n, line in enumerate(lines):
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            if n + 1 < len(lines):
+                raise BinepError(f"{path}: line {n + 1} is damaged") from None
+    return found
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise BinepError(f"{path}: not readable as JSON ({error})") from None
+
+
+# --- making one ---------------------------------------------------------------------------------
+
+
+def train(
+    recipe: Recipe,
+    *,
+    seed: int = 0,
+    out: str | Path = "runs",
+    device: str = "auto",
+    engine: str = "auto",
+    data_dir: str | Path | None = None,
+    offline: bool = False,
+    resume: bool = False,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    watcher: Watcher | None = None,
+) -> Run:
+    """Train a recipe to its last epoch, or until interrupted, in `out/<recipe>-seed<seed>/`.
+
+    With `resume` an existing run goes on bit for bit where its last checkpoint left it; a missing
+    one is begun. Ctrl-C lets the current mini-batch finish and saves; the run returned is then not
+    `finished`.
+    """
+    watcher = watcher or Watcher()
+    folder = Path(out) / run_name(recipe, seed)
+    _prepare(folder, recipe, seed, resume)
+    place = select_device(device)
+    dataset = load_dataset(
+        recipe.data.name, data_dir=None if data_dir is None else Path(data_dir), offline=offline
+    )
+    trainer = build_trainer(recipe, recipe.hold_out(dataset.to(place)), seed, place, engine)
+    found = checkpoints.load(folder, warn=watcher.say)
+    if found is not None:
+        checkpoints.restore(trainer, *found)
+    history = _rewind_metrics(folder, trainer.progress.epoch)
+    record = _begin_record(folder, recipe, seed, place, trainer.engine)
+    _train(folder, trainer, recipe, record, history, checkpoint_seconds, watcher)
+    return open_run(folder)
+
+
+def build_trainer(
+    recipe: Recipe, dataset: Dataset, seed: int, device: torch.device, engine: str = "auto"
+) -> Trainer:
+    """Everything that a recipe describes, put together, with all randomness from one seed."""
+    streams = random_streams(seed, device)
+    network: Network = recipe.build_network(streams["init"]).to(device)
+    optimizers = recipe.build_optimizers(network, streams["noise"])
+    learning = recipe.build_learning(streams["sign"])
+    return Trainer(
+        select_engine(engine, network, learning, optimizers),
+        network,
+        optimizers,
+        dataset,
+        batch_size=recipe.training.batch_size,
+        augmentation=recipe.augmentation,
+        streams=streams,
+        set_rates=recipe.set_rates,
+    )
+
+
+def _prepare(folder: Path, recipe: Recipe, seed: int, resume: bool) -> None:
+    """Make the run's folder, or see that what is there is the same run."""
+    if not _is_run(folder):
+        make_folder(folder)
+        remove_leftovers(folder)
+        write_whole(folder / "recipe.toml", recipes.dumps(recipe))
+        return
+    if not resume:
+        raise BinepError(
+            f"{folder} already holds a run: add --resume to go on with it, or choose another "
+            "--seed or --out"
+        )
+    remove_leftovers(folder)
+    saved = open_run(folder)
+    if saved.record.get("seed") != seed:
+        raise BinepError(f"{folder}: its seed is {saved.record.get('seed')}, not {seed}")
+    differences = [
+        f"{key} was {_show(old)}, now {_show(new)}"
+        for key, old, new in _differences(asdict(saved.recipe), asdict(recipe))
+        if key not in ("training.epochs", "summary") and not key.startswith("paper.")
+    ]
+    if differences:
+        raise BinepError(f"{folder} was begun with another recipe: {'; '.join(differences)}")
+    write_whole(folder / "recipe.toml", recipes.dumps(recipe))
+
+
+def _differences(old: dict, new: dict, where: str = "") -> Iterator[tuple[str, Any, Any]]:
+    for key in old:
+        if isinstance(old[key], dict):
+            yield from _differences(old[key], new[key], f"{where}{key}.")
+        elif old[key] != new[key]:
+            yield where + key, old[key], new[key]
+
+
+def _show(value: Any) -> str:
+    return json.dumps(value)
+
+
+def _rewind_metrics(folder: Path, epochs: int) -> list[dict[str, Any]]:
+    """Drop the lines of epochs that the checkpoint has not seen: they will be trained again."""
+    path = folder / "metrics.jsonl"
+    history = read_metrics(folder)[:epochs]
+    text = "".join(json.dumps(line) + "\n" for line in history)
+    if not path.exists() or path.read_text("utf-8") != text:
+        write_whole(path, text)
+    return history
+
+
+def _train(
+    folder: Path,
+    trainer: Trainer,
+    recipe: Recipe,
+    record: dict[str, Any],
+    history: list[dict[str, Any]],
+    checkpoint_seconds: float,
+    watcher: Watcher,
+) -> None:
+    epochs, said = recipe.training.epochs, set[str]()
+    saved, began = time.monotonic(), time.monotonic()
+
+    def keep_going() -> bool:
+        nonlocal saved
+        watcher.batch(trainer)
+        if time.monotonic() - saved > checkpoint_seconds:
+            trainer.settle()
+            checkpoints.save(folder, trainer)
+            saved = time.monotonic()
+        return not stop.is_set()
+
+    def update_record(status: str) -> None:
+        spent = record["seconds"] + time.monotonic() - began
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        last = {"status": status, "updated": now, "seconds": spent}
+        write_whole(folder / "record.json", json.dumps({**record, **last}, indent=1) + "\n")
+
+    with _interruptible() as stop:
+        watcher.begin(folder.name, trainer, epochs)
+        try:
+            while trainer.progress.epoch < epochs and not stop.is_set():
+                line = trainer.epoch(keep_going)
+                if line is not None:
+                    append_line(folder / "metrics.jsonl", json.dumps(line))
+                    history.append(line)
+                    watcher.epoch(line)
+                    for kind, advice in troubles(history).items():
+                        if kind not in said:
+                            watcher.say(f"warning: {advice}")
+                        said.add(kind)
+                checkpoints.save(folder, trainer)
+                saved = time.monotonic()
+                update_record("running")
+            finished = trainer.progress.epoch >= epochs
+            update_record("finished" if finished else "interrupted")
+        finally:
+            watcher.end()
+
+
+@contextmanager
+def _interruptible() -> Iterator[threading.Event]:
+    """Let Ctrl-C (and a polite kill) set an event instead of raising; a second one raises."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before: dict[int, Any] = {
+        number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)
+    }
+
+    def ask_to_stop(number: int, frame: Any) -> None:
+        stop.set()
+        signal.signal(number, before[number])
+
+    for number in before:
+        signal.signal(number, ask_to_stop)
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+# --- its record ---------------------------------------------------------------------------------
+
+
+def _begin_record(
+    folder: Path, recipe: Recipe, seed: int, device: torch.device, engine: Engine
+) -> dict[str, Any]:
+    """What makes a result believable: kept from the first start, times added up."""
+    path = folder / "record.json"
+    earlier = _read_json(path) if path.exists() else {}
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    record = {
+        "recipe": recipe.name,
+        "seed": seed,
+        **environment(device),
+        "engine": engine.name,
+        "precision": engine.precision,
+        "started": earlier.get("started", now),
+        "updated": now,
+        "seconds": earlier.get("seconds", 0.0),
+        "starts": earlier.get("starts", 0) + 1,
+        "status": "running",
+    }
+    write_whole(path, json.dumps(record, indent=1) + "\n")
+    return record
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """Where numbers come from: versions, commit, device."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu_name()
+    return {
+        "binep": binep.__version__,
+        "commit": commit(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "platform": platform.platform(),
+        "device": device.type,
+        "device_name": name,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def commit() -> str | None:
+    """The commit of the source that runs, if it runs from a checkout; `+` marks local changes."""
+    here = Path(__file__).resolve().parent
+    if here.parent.name != "src":
+        return None
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(here), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--", ".") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _cpu_name() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
