@@ -94,7 +94,7 @@ def test_pull_is_minus_the_gradient_of_the_cost():
             lambda: Network((4,), [Dense(4, 10)], dynamics="enrgy"),
             "'enrgy'.*'energy'.*prototypical",
         ),
-        (lambda: Network((4,), [Dense(4, 10)], cost="l1"), rr"'l1'.*mse, cross_entropy"),
+        (lambda: Network((4,), [Dense(4, 10)], cost="l1"), "'l1'.*mse, cross_entropy"),
         (lambda: Network((4,), [Dense(4, 10)], Heaviside()), "prototypical.*energy"),
         (lambda: Network((4,), [Dense(4, 10)], dynamics="energy", dt=0), "dt=0"),
         (lambda: Network((4,), [Dense(4, 10)], initial_state=float("nan")), "initial_state=nan"),
@@ -145,5 +145,5 @@ def test_labels_that_do_not_fit_are_refused(labels: torch.Tensor, message: str):
 
 
 def test_unknown_readout_is_refused():
-    with pytest.raises(ValueError, match="'mean'.*average, single"):
+    with pytest.raises(ValueError, match=r"'mean'.*average, single"):
         small(neuron=HardSigmoid()).predict([torch.zeros(1, 6)] * 2, "mean")

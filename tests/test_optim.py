@@ -180,7 +180,7 @@ def test_impossible_rates_are_refused(options, message: str):
 
 
 def test_half_precision_signs_are_refused():
-    with pytest.raises(ValueError, match="float16.*float32"):
+    with pytest.raises(ValueError, match=r"float16.*float32"):
         Bop([nn.Parameter(torch.ones(2, dtype=torch.float16))], gamma=0.1, tau=0.1)
 
 

@@ -26,14 +26,15 @@ import torch
 import binep
 from binep import checkpoints
 from binep import recipe as recipes
-from binep.data import Dataset
+from binep.data import Dataset, Folder
 from binep.data import load as load_dataset
 from binep.engines.select import Engine, select_device, select_engine
 from binep.errors import BinepError
 from binep.files import append_line, make_folder, remove_leftovers, write_whole
+from binep.metrics import Tally
 from binep.network import Network
 from binep.recipe import Recipe
-from binep.training import Trainer, random_streams, troubles
+from binep.training import Trainer, evaluate, random_streams, troubles
 from binep.watching import Watcher
 
 CHECKPOINT_SECONDS = 300.0
@@ -64,10 +65,29 @@ class Run:
             "auto", network, self.recipe.build_learning(), self.recipe.build_optimizers(network)
         )
 
-    def dataset(self, *, data_dir: Path | None = None, offline: bool = False) -> Dataset:
+    @property
+    def last(self) -> dict[str, Any] | None:
+        """The metrics of the last epoch finished."""
+        return self.metrics[-1] if self.metrics else None
+
+    def dataset(
+        self, *, device: str = "auto", data_dir: Folder | None = None, offline: bool = False
+    ) -> Dataset:
         """The data that the run trains and is tested on."""
         whole = load_dataset(self.recipe.data.name, data_dir=data_dir, offline=offline)
-        return self.recipe.hold_out(whole)
+        return self.recipe.hold_out(whole.to(select_device(device)))
+
+    def evaluate(
+        self,
+        split: str = "test",
+        *,
+        device: str = "auto",
+        data_dir: Folder | None = None,
+        offline: bool = False,
+    ) -> Tally:
+        """Read the "test" or "train" images out of the trained network."""
+        dataset = self.dataset(device=device, data_dir=data_dir, offline=offline)
+        return evaluate(self.engine(device), dataset, getattr(dataset, split))
 
 
 def run_name(recipe: Recipe, seed: int) -> str:
@@ -134,7 +154,7 @@ def train(
     out: str | Path = "runs",
     device: str = "auto",
     engine: str = "auto",
-    data_dir: str | Path | None = None,
+    data_dir: Folder | None = None,
     offline: bool = False,
     resume: bool = False,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
@@ -150,9 +170,7 @@ def train(
     folder = Path(out) / run_name(recipe, seed)
     _prepare(folder, recipe, seed, resume)
     place = select_device(device)
-    dataset = load_dataset(
-        recipe.data.name, data_dir=None if data_dir is None else Path(data_dir), offline=offline
-    )
+    dataset = load_dataset(recipe.data.name, data_dir=data_dir, offline=offline)
     trainer = build_trainer(recipe, recipe.hold_out(dataset.to(place)), seed, place, engine)
     found = checkpoints.load(folder, warn=watcher.say)
     if found is not None:

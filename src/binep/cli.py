@@ -1,0 +1,254 @@
+"""The command line: thin, one function a command. Everything it does is a function elsewhere."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from binep.errors import BinepError
+
+app = typer.Typer(
+    name="binep",
+    help="Train, study and ship dynamical binary neural networks by Equilibrium Propagation.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+data_app = typer.Typer(no_args_is_help=True, help="Fetch and check data sets.")
+app.add_typer(data_app, name="data")
+
+RecipeName = Annotated[
+    str, typer.Argument(metavar="RECIPE", help="A name that `binep recipes` lists, or a TOML file.")
+]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A folder that binep train wrote.")]
+RunFolders = Annotated[
+    list[Path], typer.Argument(metavar="RUN...", help="Runs, or folders that hold runs.")
+]
+DataDir = Annotated[
+    Path | None, typer.Option(help="Where data sets are; else $BINEP_DATA, else the user's cache.")
+]
+Offline = Annotated[bool, typer.Option("--offline", help="Never download.")]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change one key; may be repeated."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
+
+
+def main() -> None:
+    """Run the command line: exit code 0 done, 2 a user's mistake in one line, 1 anything else."""
+    try:
+        app()
+    except BinepError as error:
+        _fail(str(error))
+    except KeyboardInterrupt:
+        _fail("interrupted", code=130)
+    except BrokenPipeError:
+        # Whoever read our output, such as `head`, has seen enough.
+        sys.stderr.close()
+        sys.exit(0)
+
+
+def _fail(message: str, code: int = 2) -> None:
+    print(f"binep: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(code)
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=1))
+
+
+# --- training -----------------------------------------------------------------------------------
+
+
+@app.command()
+def train(
+    recipe: RecipeName = "digits-1fc-w",
+    epochs: Annotated[int | None, typer.Option(help="Instead of the recipe's.")] = None,
+    seed: Annotated[int, typer.Option(help="Of everything that is random.")] = 0,
+    seeds: Annotated[int | None, typer.Option(help="Train this many, from --seed on.")] = None,
+    device: Device = "auto",
+    engine: Annotated[str, typer.Option(help="auto or the name of an engine.")] = "auto",
+    data_dir: DataDir = None,
+    out: Annotated[Path, typer.Option(help="Folder that the run's own folder goes into.")] = Path(
+        "runs"
+    ),
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on where a run stopped, bit for bit.")
+    ] = False,
+    offline: Offline = False,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Also write for TensorBoard.")
+    ] = False,
+    checkpoint_every: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Save within an epoch this often.")
+    ] = 300.0,
+    overrides: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a network: binary weights and more, by Equilibrium Propagation.
+
+    Without a RECIPE this trains digits-1fc-w, a small network on digits that ship with binep.
+
+    Example: binep train mnist-1fc-w --seed 1 --set learning.beta=0.5
+    """
+    from binep import recipe as recipes
+    from binep import runs
+    from binep.watching import TensorBoardWatcher, Watcher, Watchers, usual_watcher
+
+    if epochs is not None:
+        overrides = [*(overrides or []), f"training.epochs={epochs}"]
+    if seeds is not None and seeds < 1:
+        raise BinepError(f"--seeds {seeds}: allowed is at least 1")
+    chosen = recipes.load(recipe, overrides or [])
+    results = []
+    for number in range(seed, seed + (seeds or 1)):
+        watcher: Watcher = Watcher() if as_json else usual_watcher()
+        if tensorboard:
+            folder = out / runs.run_name(chosen, number)
+            watcher = Watchers(watcher, TensorBoardWatcher(folder))
+        run = runs.train(
+            chosen,
+            seed=number,
+            out=out,
+            device=device,
+            engine=engine,
+            data_dir=data_dir,
+            offline=offline,
+            resume=resume,
+            checkpoint_seconds=checkpoint_every,
+            watcher=watcher,
+        )
+        results.append({"run": str(run.folder), "finished": run.finished, "last": run.last})
+        if not as_json:
+            _tell_outcome(run, sys.argv[1:])
+        if not run.finished:
+            break
+    if as_json:
+        _print_json(results)
+    if not results[-1]["finished"]:
+        sys.exit(130)
+
+
+def _tell_outcome(run: Any, words: list[str]) -> None:
+    if run.finished:
+        test = run.last["test_error"]
+        print(
+            f"{run.folder}: test error {test['average']:.2f} % (single neuron "
+            f"{test['single']:.2f} %) after {len(run.metrics)} epochs\n"
+            f"see it: binep report {run.folder}"
+        )
+    else:
+        again = words if "--resume" in words else [*words, "--resume"]
+        print(f"{run.folder}: stopped and saved\ngo on with: binep {' '.join(again)}")
+
+
+@app.command()
+def recipes(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Print this one.")] = None,
+    overrides: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the recipes, or print one completely, as TOML.
+
+    Example: binep recipes mnist-conv-wa > mine.toml
+    """
+    from dataclasses import asdict
+
+    from binep import recipe as known
+
+    if name is not None:
+        chosen = known.load(name, overrides or [])
+        if as_json:
+            _print_json(asdict(chosen))
+        else:
+            print(known.dumps(chosen), end="")
+        return
+    found = [known.load(each) for each in known.names()]
+    if as_json:
+        _print_json([asdict(each) for each in found])
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("recipe", "what it trains", "epochs", "paper's test error", box=None)
+    for each in found:
+        paper = "" if each.paper.test is None else f"{each.paper.test:g} %"
+        table.add_row(each.name, each.summary, str(each.training.epochs), paper)
+    Console().print(table)
+
+
+# --- looking ------------------------------------------------------------------------------------
+
+
+@app.command("eval")
+def evaluate(
+    run: RunFolder,
+    readout: Annotated[str, typer.Option(help="average or single.")] = "average",
+    split: Annotated[str, typer.Option(help="test or train.")] = "test",
+    device: Device = "auto",
+    data_dir: DataDir = None,
+    offline: Offline = False,
+    as_json: AsJson = False,
+) -> None:
+    """Measure a trained network on its data.
+
+    Example: binep eval runs/digits-1fc-w-seed0 --readout single
+    """
+    from binep import runs
+    from binep.errors import choose
+    from binep.network import READOUTS
+
+    choose(readout, READOUTS, "readout")
+    choose(split, ("test", "train"), "split")
+    opened = runs.open_run(run)
+    tally = opened.evaluate(split, device=device, data_dir=data_dir, offline=offline)
+    if as_json:
+        errors = {each: tally.error(each) for each in READOUTS}
+        _print_json(
+            {"run": str(opened.folder), "split": split, "n": tally.samples, "error": errors}
+        )
+    else:
+        print(
+            f"{opened.folder}: {split} error {tally.error(readout):.2f} % "
+            f"({tally.wrong[readout]} of {tally.samples} wrong, {readout} readout)"
+        )
+
+
+@data_app.command("fetch")
+def data_fetch(name: str, data_dir: DataDir = None) -> None:
+    """Download what is missing of a data set, and verify it.
+
+    Example: binep data fetch mnist
+    """
+    from binep import data
+
+    for path in data.fetch(name, data_dir=data_dir):
+        print(path)
+
+
+@data_app.command("check")
+def data_check(name: str, data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Say where each file of a data set is, and whether it is whole.
+
+    Example: binep data check cifar10 --data-dir ~/data
+    """
+    from binep import data
+
+    found = data.check(name, data_dir=data_dir)
+    if as_json:
+        _print_json([{"file": f.name, "path": str(f.path), "status": f.status} for f in found])
+    else:
+        for file in found:
+            print(f"{file.name}: {file.status}" + (f"  {file.path}" if file.path else ""))
+    if any(file.status != "ok" for file in found):
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()
