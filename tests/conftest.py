@@ -1,0 +1,28 @@
+"""What several tests share: small recipes that train in a moment."""
+
+import pytest
+import torch
+
+from binep import recipe as recipes
+from binep.recipe import Recipe
+
+SMALL = {
+    "digits-1fc-w": ["network.dense=[24]", "learning.free_steps=8", "learning.nudged_steps=3"],
+    "digits-conv-wa": [
+        "network.conv=[4, 6]",
+        "network.per_class=2",
+        "learning.free_steps=6",
+        "learning.nudged_steps=3",
+    ],
+}
+
+
+def small_recipe(name: str, *overrides: str) -> Recipe:
+    """A recipe with its network shrunk, two epochs of batches of 200."""
+    usual = ["training.epochs=2", "training.batch_size=200"]
+    return recipes.load(name, [*SMALL[name], *usual, *overrides])
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)

@@ -1,0 +1,261 @@
+"""Recipes: what ships is what spec says, and every mistake is one line that names its key."""
+
+import random
+import re
+import tomllib
+from dataclasses import asdict
+
+import pytest
+import torch
+
+from binep import recipe as recipes
+from binep.couplings import ConvPool
+from binep.errors import BinepError
+from binep.neurons import Heaviside
+from binep.training import random_streams
+
+PAPER = [
+    "mnist-1fc-w",
+    "mnist-1fc-w-a",
+    "mnist-1fc512-w-a",
+    "mnist-2fc-w",
+    "mnist-2fc-w-a",
+    "mnist-conv-w",
+    "mnist-conv-w-a",
+    "cifar10-conv-w",
+    "cifar10-conv-w-a",
+    "mnist-1fc-wa",
+    "mnist-1fc-wa-a",
+    "mnist-2fc-wa",
+    "mnist-conv-wa",
+]
+REFERENCES = [
+    "mnist-1fc-w-bptt",
+    "mnist-2fc-w-bptt",
+    "mnist-conv-w-bptt",
+    "cifar10-conv-w-bptt",
+    "mnist-1fc512-fp",
+    "mnist-2fc512-fp",
+    "mnist-conv-fp",
+    "cifar10-conv-fp",
+]
+DIGITS = ["digits-1fc-w", "digits-1fc-wa", "digits-conv-w", "digits-conv-wa"]
+
+
+def test_every_row_of_the_paper_has_its_recipe():
+    assert set(recipes.names()) >= {*PAPER, *REFERENCES, *DIGITS}
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_a_recipe_survives_being_written_and_read(name: str, tmp_path):
+    recipe = recipes.load(name)
+    path = tmp_path / "copy.toml"
+    path.write_text(recipes.dumps(recipe))
+    assert recipes.load(path) == recipe
+
+
+@pytest.mark.parametrize("name", [*PAPER, *REFERENCES])
+def test_recipes_of_the_paper_quote_its_result(name: str):
+    recipe = recipes.load(name)
+    assert recipe.paper.test is not None and recipe.paper.where
+    assert recipe.training.batch_size == 64
+
+
+def test_mnist_conv_wa_is_the_row_of_the_table():
+    recipe = recipes.load("mnist-conv-wa")
+    with torch.device("meta"):
+        net = recipe.build_network()
+        optimizers = recipe.build_optimizers(net)
+    conv = net.couplings[0]
+    assert isinstance(conv, ConvPool) and (conv.kernel, conv.padding, conv.pool) == (5, 1, 3)
+    assert net.layer_shapes == [(256, 8, 8), (512, 2, 2), (700,)]
+    assert net.neuron == Heaviside(0.5, 0.5) and net.initial_state == 1
+    learning = recipe.build_learning()
+    assert learning.free_steps == 100 and learning.nudge == "constant" and learning.beta == 1  # type: ignore[attr-defined]
+    assert [(g["gamma"], g["tau"]) for g in optimizers.bop.param_groups] == [
+        (5e-8, 2e-7),
+        (5e-8, 8e-8),
+        (5e-8, 8e-8),
+    ]
+    assert [g["lr"] for g in optimizers.sgd.param_groups] == [1e-5, 5e-6, 2e-6]
+    assert optimizers.bop.param_groups[0]["noise"] == 2
+
+
+def test_networks_start_as_the_paper_says():
+    generator = random_streams(0, torch.device("cpu"))["init"]
+    net = recipes.load("digits-conv-wa").build_network(generator)
+    assert not any(coupling.bias.any() for coupling in net.couplings)
+    net = recipes.load("digits-1fc-w", ["network.scale=0.02"]).build_network(generator)
+    assert [coupling.scale.item() for coupling in net.couplings] == [pytest.approx(0.02)] * 2
+    assert net.couplings[0].bias.any()
+
+
+def test_the_seed_decides_the_network():
+    def signs(seed: int):
+        generator = random_streams(seed, torch.device("cpu"))["init"]
+        return recipes.load("digits-1fc-w").build_network(generator).couplings[0].signs
+
+    assert torch.equal(signs(1), signs(1))
+    assert not torch.equal(signs(1), signs(2))
+
+
+def test_rates_follow_their_schedule():
+    recipe = recipes.load(
+        "digits-1fc-w",
+        [
+            "network.learn_scale=true",
+            "optimizer.lr_scale=[1e-2, 1e-3]",
+            "schedule.lr_scale.at=[10]",
+            "schedule.lr_scale.factor=0.1",
+            "schedule.gamma.every=2",
+            "schedule.gamma.factor=0.5",
+        ],
+    )
+    net = recipe.build_network()
+    optimizers = recipe.build_optimizers(net)
+    gamma = recipe.optimizer.gamma
+    seen = []
+    for epoch in (0, 1, 2, 5, 9, 10):
+        recipe.set_rates(optimizers, epoch)
+        seen.append(
+            (
+                [g["lr"] for g in optimizers.scale_sgd.param_groups],
+                optimizers.bop.param_groups[1]["gamma"] / gamma[1],
+            )
+        )
+    before, after = [1e-2, 1e-3], pytest.approx([1e-3, 1e-4])
+    assert seen == [
+        (before, 1),
+        (before, 1),
+        (before, 0.5),
+        (before, 0.25),
+        (before, 0.0625),
+        (after, 0.03125),
+    ]
+
+
+def test_a_file_may_extend_a_recipe(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text('extends = "mnist-1fc-w"\n[learning]\nbeta = 0.5\n')
+    mine, base = recipes.load(path), recipes.load("mnist-1fc-w")
+    assert mine.name == "mine" and mine.learning.beta == 0.5
+    assert mine.network == base.network and mine.learning.free_steps == 50
+    # The paper's result is not that of a variant.
+    assert base.paper.test == 2.07 and mine.paper.test is None
+
+
+def test_overrides_take_toml_values_and_plain_words():
+    recipe = recipes.load(
+        "mnist-1fc-w",
+        [
+            "network.dense=[8, 9]",
+            "optimizer.gamma=1e-3",
+            "learning.sign=centered",
+            "data.flip=true",
+        ],
+    )
+    assert recipe.network.dense == [8, 9] and recipe.optimizer.gamma == [1e-3] * 3
+    assert recipe.learning.sign == "centered" and recipe.data.flip is True
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("learning.bta=1", "learning.bta.*did you mean 'beta'.*free_steps"),
+        ("lerning.beta=1", "lerning.*did you mean 'learning'"),
+        ("learning.beta=0", "learning.beta=0.*other than 0"),
+        ("learning.beta=strong", 'learning.beta="strong".*a number'),
+        ("learning.free_steps=0", "learning.free_steps=0.*at least 1"),
+        ("learning.free_steps=2.5", "learning.free_steps=2.5.*an integer"),
+        ("learning.sign=centred", "learning.sign='centred'.*'centered'.*positive, random"),
+        ("network.dense=512", "network.dense=512.*a list of integers"),
+        ("network.dense=[512, -1]", r"network.dense=\[512, -1\].*at least 1"),
+        ("network.conv=[4, 4, 4, 4, 4, 4]", "conv.*leaves nothing|optimizer.gamma"),
+        ("optimizer.gamma=[1e-4, 1e-4, 1e-4]", "optimizer.gamma.*3 values.*2 couplings"),
+        ("optimizer.gamma=2", "optimizer.gamma=2.*at most 1"),
+        ("optimizer.tau=nan", "optimizer.tau=NaN"),
+        ("data.name=mnst", "data.name='mnst'.*'mnist'"),
+        ("data.validation=60000", "data.validation=60000.*60000 training"),
+        ("network.learn_scale=true", "scale is claimed by no optimizer"),
+        ("network.activations=binary", "needs? dynamics='energy'"),
+        ("network.learn_scale=1", "network.learn_scale=1.*true or false"),
+        ("training.epochs=true", "training.epochs=true.*an integer"),
+        ("schedule.gamma=3", "schedule.gamma=3.*a section"),
+        ("beta", "section.key=value"),
+        ("=3", "section.key=value"),
+    ],
+)
+def test_mistakes_name_the_key_the_value_and_what_is_allowed(override: str, message: str):
+    with pytest.raises(BinepError, match=message) as caught:
+        recipes.load("mnist-1fc-w", [override])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[learning\n", "not valid TOML"),
+        ("extends = 3\n", "extends=3"),
+        ('extends = "mine.toml"\n', "extends itself"),
+        ('extends = "mnist-1fc-x"\n', "did you mean 'mnist-1fc-w'"),
+        ("learning = 3\n", "learning=3.*section"),
+        ("", "free_steps is missing"),
+        ("\ud83d", "UTF-8"),
+    ],
+)
+def test_broken_files_are_refused(text: str, message: str, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_bytes(
+        text.encode("utf-16" if "\ud83d" in text else "utf-8", "surrogatepass")
+    )
+    with pytest.raises(BinepError, match=message) as caught:
+        recipes.load("mine.toml")
+    assert "\n" not in str(caught.value)
+
+
+def test_unknown_recipes_and_missing_files_are_refused():
+    with pytest.raises(BinepError, match="unknown recipe 'mnist-1fc'.*did you mean 'mnist-1fc"):
+        recipes.load("mnist-1fc")
+    with pytest.raises(BinepError, match="nowhere.toml: No such file"):
+        recipes.load("nowhere.toml")
+
+
+def test_two_hundred_mutated_files_give_a_recipe_or_one_line():
+    """Whatever a slip of the keyboard does to a file, there is a recipe or one clear line."""
+    rng = random.Random(0)
+    texts = [recipes.dumps(recipes.load(name)) for name in DIGITS]
+    junk = [
+        "",
+        "=",
+        "[",
+        "]",
+        '"',
+        "-1",
+        "nan",
+        "1e999",
+        "true",
+        "[]",
+        "{}",
+        "\x00",
+        "é",
+        ".",
+        "9" * 30,
+    ]
+    refused = 0
+    for _ in range(200):
+        text = rng.choice(texts)
+        for _ in range(rng.randint(1, 3)):
+            tokens = re.split(r"(\W)", text)
+            tokens[rng.randrange(len(tokens))] = rng.choice(junk)
+            text = "".join(tokens)
+        try:
+            table = tomllib.loads(text)
+        except tomllib.TOMLDecodeError:
+            refused += 1
+            continue
+        try:
+            asdict(recipes.from_table(table))
+        except BinepError as error:
+            refused += 1
+            assert "\n" not in str(error)
+    assert refused > 100

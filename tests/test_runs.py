@@ -1,0 +1,292 @@
+"""Runs on disk: complete records, exact resume, damaged checkpoints, no half-written file."""
+
+import errno
+import json
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from binep import checkpoints, data, files, runs
+from binep import recipe as recipes
+from binep.errors import BinepError
+from binep.training import Trainer
+from binep.watching import Watcher
+from conftest import small_recipe
+
+CPU = torch.device("cpu")
+
+
+class StopAfter(Watcher):
+    """Presses Ctrl-C after so many mini-batches."""
+
+    def __init__(self, batches: int) -> None:
+        self.left = batches
+
+    def batch(self, trainer: Trainer) -> None:
+        self.left -= 1
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def final_bits(folder: Path) -> dict[str, torch.Tensor]:
+    found = checkpoints.load(folder, warn=pytest.fail)
+    assert found is not None
+    return found[0]
+
+
+def without_times(lines):
+    return [{k: v for k, v in line.items() if not k.endswith("seconds")} for line in lines]
+
+
+def assert_same_end(one: runs.Run, other: runs.Run) -> None:
+    a, b = final_bits(one.folder), final_bits(other.folder)
+    assert a.keys() == b.keys()
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert without_times(one.metrics) == without_times(other.metrics)
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory) -> runs.Run:
+    """A run that was never interrupted."""
+    out = tmp_path_factory.mktemp("straight")
+    return runs.train(small_recipe("digits-conv-wa"), seed=3, out=out)
+
+
+def test_a_run_is_complete_on_disk(straight: runs.Run):
+    assert straight.finished and straight.folder.name == "digits-conv-wa-seed3"
+    assert straight.recipe == small_recipe("digits-conv-wa")
+    assert [line["epoch"] for line in straight.metrics] == [1, 2]
+    record = straight.record
+    assert record["seed"] == 3 and record["status"] == "finished" and record["starts"] == 1
+    assert record["engine"] == "reference" and record["precision"] == "float32"
+    assert record["torch"] == torch.__version__ and record["device"] == "cpu"
+    assert record["seconds"] > 0
+    assert not list(straight.folder.glob("*.part"))
+    assert len(list(straight.folder.glob("checkpoint-*.json"))) == 2
+
+
+def test_weights_are_stored_as_bits(straight: runs.Run):
+    tensors = final_bits(straight.folder)
+    net = straight.engine("cpu").network  # type: ignore[attr-defined]
+    for n, coupling in enumerate(net.couplings):
+        assert tensors[f"couplings.{n}.bits"].numel() == -(-coupling.signs.numel() // 8)
+        assert set(coupling.signs.unique().tolist()) == {-1, 1}
+
+
+def test_the_trained_network_can_be_measured_again(straight: runs.Run):
+    tally = straight.evaluate("test", device="cpu")
+    assert tally.samples == 360
+    assert tally.error("average") == straight.metrics[-1]["test_error"]["average"]
+
+
+@pytest.mark.parametrize("batches", [1, 5, 8, 9, 15])
+def test_ctrl_c_and_resume_end_where_an_uninterrupted_run_does(batches, straight, tmp_path):
+    recipe = small_recipe("digits-conv-wa")
+    stopped = runs.train(recipe, seed=3, out=tmp_path, watcher=StopAfter(batches))
+    assert not stopped.finished and stopped.record["status"] == "interrupted"
+    resumed = runs.train(recipe, seed=3, out=tmp_path, resume=True)
+    assert resumed.record["starts"] == 2
+    assert_same_end(resumed, straight)
+
+
+def test_checkpoints_within_an_epoch_change_nothing(straight, tmp_path):
+    recipe = small_recipe("digits-conv-wa")
+    often = runs.train(recipe, seed=3, out=tmp_path, checkpoint_seconds=0.0)
+    assert_same_end(often, straight)
+
+
+def test_a_finished_run_goes_on_for_more_epochs(straight, tmp_path):
+    short = runs.train(small_recipe("digits-conv-wa", "training.epochs=1"), seed=3, out=tmp_path)
+    assert short.finished
+    longer = runs.train(small_recipe("digits-conv-wa"), seed=3, out=tmp_path, resume=True)
+    assert_same_end(longer, straight)
+
+
+def test_learnt_scales_real_weights_and_schedules_resume_too(tmp_path):
+    for n, overrides in enumerate(
+        (
+            ["network.learn_scale=true", "optimizer.lr_scale=1e-4", "schedule.gamma.every=1",
+             "schedule.gamma.factor=0.5"],
+            ["network.weights=real", "optimizer.lr_weight=0.1"],
+            ["learning.method=bptt"],
+            ["data.flip=true", "data.crop=1", "learning.sign=centered"],
+        )
+    ):  # fmt: skip
+        recipe = small_recipe("digits-1fc-w", *overrides)
+        whole = runs.train(recipe, out=tmp_path / f"{n} whole")
+        runs.train(recipe, out=tmp_path / f"{n}", watcher=StopAfter(11))
+        resumed = runs.train(recipe, out=tmp_path / f"{n}", resume=True)
+        assert_same_end(resumed, whole)
+
+
+def copy_of(run: runs.Run, folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    for path in run.folder.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    return folder
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".json"])
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(where=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
+def test_one_flipped_bit_anywhere_is_noticed(suffix, where, bit, straight, tmp_path_factory):
+    folder = copy_of(straight, tmp_path_factory.mktemp("bits") / "run")
+    newest, older = sorted(folder.glob(f"checkpoint-*{suffix}"), reverse=True)
+    blob = bytearray(newest.read_bytes())
+    blob[int(where * len(blob))] ^= 1 << bit
+    newest.write_bytes(blob)
+    warnings: list[str] = []
+    found = checkpoints.load(folder, warnings.append)
+    assert found is not None and found[1]["epoch"] == 1
+    assert len(warnings) == 1
+    assert newest.stem in warnings[0] and older.stem in warnings[0]
+
+
+@pytest.mark.parametrize("damage", ["truncate", "empty", "remove"])
+def test_the_checkpoint_before_a_damaged_one_leads_to_the_same_end(damage, straight, tmp_path):
+    folder = copy_of(straight, tmp_path / straight.folder.name)
+    newest = max(folder.glob("checkpoint-*.safetensors"))
+    if damage == "remove":
+        newest.unlink()
+    else:
+        newest.write_bytes(newest.read_bytes()[:-1] if damage == "truncate" else b"")
+    said: list[str] = []
+    watcher = Watcher()
+    watcher.say = said.append
+    again = runs.train(
+        small_recipe("digits-conv-wa"), seed=3, out=tmp_path, resume=True, watcher=watcher
+    )
+    assert newest.stem in said[0]
+    assert_same_end(again, straight)
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_is_refused(straight, tmp_path):
+    folder = copy_of(straight, tmp_path / straight.folder.name)
+    for path in folder.glob("checkpoint-*.safetensors"):
+        path.write_bytes(b"not a checkpoint")
+    with pytest.raises(BinepError, match=r"no checkpoint is whole.*000002.*000001"):
+        runs.train(small_recipe("digits-conv-wa"), seed=3, out=tmp_path, resume=True)
+
+
+def test_a_checkpoint_cut_off_while_being_written_does_not_exist(straight, tmp_path, monkeypatch):
+    """At every single write of a checkpoint: the one before stays, nothing half-written is left."""
+    recipe = small_recipe("digits-conv-wa")
+    trainer = runs.build_trainer(recipe, data.load("digits"), 3, CPU)
+    trainer.epoch()
+    folder = tmp_path / "run"
+    folder.mkdir()
+    checkpoints.save(folder, trainer)
+    trainer.epoch()
+    for call in range(2):
+        calls = iter(range(10))
+        replace = Path.replace
+
+        def power_cut(self, target, *, call=call, calls=calls, replace=replace):
+            if next(calls) == call:
+                raise KeyboardInterrupt
+            return replace(self, target)
+
+        monkeypatch.setattr(Path, "replace", power_cut)
+        with pytest.raises(KeyboardInterrupt):
+            checkpoints.save(folder, trainer)
+        monkeypatch.undo()
+        found = checkpoints.load(folder, warn=pytest.fail)
+        assert found is not None and found[1]["epoch"] == 1
+        assert not list(folder.glob(f"*{files.TEMPORARY}"))
+
+
+def test_lines_of_epochs_that_no_checkpoint_has_seen_are_dropped(straight, tmp_path):
+    folder = copy_of(straight, tmp_path / straight.folder.name)
+    for path in folder.glob("checkpoint-000002*"):
+        path.unlink()
+    with (folder / "metrics.jsonl").open("a") as stream:
+        stream.write('{"epoch": 3, "cut off')
+    again = runs.train(small_recipe("digits-conv-wa"), seed=3, out=tmp_path, resume=True)
+    assert_same_end(again, straight)
+
+
+def test_existing_runs_are_not_overwritten(straight):
+    with pytest.raises(BinepError, match="already holds a run.*--resume"):
+        runs.train(small_recipe("digits-conv-wa"), seed=3, out=straight.folder.parent)
+
+
+def test_a_run_cannot_go_on_with_another_recipe(straight):
+    other = small_recipe("digits-conv-wa", "learning.beta=0.5", "training.epochs=9")
+    with pytest.raises(BinepError, match=r"another recipe: learning\.beta was 1\.0, now 0\.5$"):
+        runs.train(other, seed=3, out=straight.folder.parent, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [
+        (errno.ENOSPC, "the disk is full"),
+        (errno.EROFS, "read-only"),
+        (errno.EACCES, "permission denied"),
+    ],
+)
+def test_what_the_disk_refuses_is_told_in_one_line(number, reason, tmp_path, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise OSError(number, os.strerror(number))
+
+    path = tmp_path / "file"
+    path.write_text("before")
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(BinepError, match=f"cannot write {path}: .*{reason}"):
+        files.write_whole(path, "after")
+    with pytest.raises(BinepError, match=reason):
+        files.append_line(path, "more")
+    assert path.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_folders_that_are_not_runs_are_refused(tmp_path):
+    with pytest.raises(BinepError, match="is not a run"):
+        runs.open_run(tmp_path)
+    with pytest.raises(BinepError, match="is not a run"):
+        runs.open_run(tmp_path / "nowhere")
+
+
+def test_a_folder_of_runs_needs_a_choice(straight, tmp_path):
+    for name in ("a", "b"):
+        copy_of(straight, tmp_path / name)
+    assert [path.name for path in runs.find_runs(tmp_path)] == ["a", "b"]
+    with pytest.raises(BinepError, match="holds 2 runs, name one of them: a, b"):
+        runs.open_run(tmp_path)
+    assert runs.open_run(straight.folder.parent).folder == straight.folder
+
+
+def test_damaged_records_are_named(straight, tmp_path):
+    folder = copy_of(straight, tmp_path / "run")
+    (folder / "record.json").write_text("{")
+    with pytest.raises(BinepError, match=r"record\.json: not readable"):
+        runs.open_run(folder)
+
+
+def test_training_works_outside_the_main_thread(tmp_path):
+    found = []
+    recipe = small_recipe("digits-1fc-w", "training.epochs=1")
+    thread = threading.Thread(target=lambda: found.append(runs.train(recipe, out=tmp_path)))
+    thread.start()
+    thread.join()
+    assert found[0].finished
+
+
+def test_every_checkpoint_says_where_it_stands(straight):
+    names = sorted(path.name for path in straight.folder.glob("checkpoint-*.json"))
+    assert names == ["checkpoint-000001-00000000.json", "checkpoint-000002-00000000.json"]
+    facts = json.loads((straight.folder / names[1]).read_text())
+    assert facts["epoch"] == 2 and facts["position"] == 0
+
+
+def test_recipe_on_disk_is_complete(straight):
+    text = (straight.folder / "recipe.toml").read_text()
+    assert "initial_state = 1.0" in text and "momentum_noise" in text
+    assert recipes.load(straight.folder / "recipe.toml") == straight.recipe

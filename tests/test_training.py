@@ -1,0 +1,128 @@
+"""Epochs: every sample once, nothing lost between two halves, troubles noticed."""
+
+import pytest
+import torch
+
+from binep import data, runs
+from binep.metrics import Tally
+from binep.training import Trainer, random_streams, troubles
+from conftest import small_recipe
+
+CPU = torch.device("cpu")
+
+
+def trainer(name: str = "digits-1fc-w", *overrides: str, seed: int = 0) -> Trainer:
+    recipe = small_recipe(name, *overrides)
+    return runs.build_trainer(recipe, recipe.hold_out(data.load("digits")), seed, CPU)
+
+
+class Recorder:
+    """An engine that learns nothing and remembers what it was given."""
+
+    name, precision = "recorder", "none"
+
+    def __init__(self) -> None:
+        self.seen: list[torch.Tensor] = []
+
+    def train(self, x: torch.Tensor, labels: torch.Tensor) -> None:
+        self.seen.append(x)
+
+    def evaluate(self, x: torch.Tensor, labels: torch.Tensor) -> Tally:
+        return Tally(samples=len(labels), batches=1)
+
+    def collect(self) -> Tally:
+        return Tally(samples=1, batches=1, flips=[0, 0])
+
+    def sync(self) -> None: ...
+
+
+def test_an_epoch_shows_every_training_image_once_in_a_new_order():
+    subject = trainer()
+    orders = []
+    for _ in range(2):
+        subject.engine = recorder = Recorder()
+        subject.epoch()
+        assert [len(x) for x in recorder.seen] == [200] * 7 + [37]
+        orders.append(torch.cat(recorder.seen).flatten(1))
+    every = subject.dataset.train.images.flatten(1)
+    for order in orders:
+        assert torch.equal(order.sort(0).values, every.sort(0).values)
+    assert not torch.equal(*orders)
+
+
+@pytest.mark.parametrize("name", ["digits-1fc-w", "digits-conv-wa"])
+def test_an_epoch_in_pieces_is_the_same_epoch(name: str):
+    whole, pieces = trainer(name), trainer(name)
+    expected = whole.epoch()
+    results = []
+    while not results or results[-1] is None:
+        results.append(pieces.epoch(keep_going=lambda: False))
+    assert results[:-1] == [None] * 8
+    for line in (expected, results[-1]):
+        del line["seconds"], line["test_seconds"]
+    assert results[-1] == expected
+    for a, b in zip(whole.network.parameters(), pieces.network.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_line_of_metrics_has_all_that_is_promised():
+    line = trainer("digits-conv-wa").epoch()
+    assert line is not None
+    assert set(line["train_error"]) == set(line["test_error"]) == {"average", "single"}
+    for key in ("pi", "flips", "alpha", "alpha_range"):
+        assert len(line[key]) == 3
+    for key in ("loss", "test_loss", "residual", "seconds", "free_steps", "nudged_steps"):
+        assert line[key] >= 0
+    assert (line["epoch"], line["free_steps"], line["nudged_steps"]) == (1, 6, 3)
+
+
+def test_validation_images_are_neither_trained_nor_tested_on_twice():
+    subject = trainer("digits-1fc-w", "data.validation=100")
+    digits = data.load("digits")
+    assert torch.equal(subject.dataset.test.images, digits.train.images[-100:])
+    assert torch.equal(subject.dataset.train.images, digits.train.images[:-100])
+
+
+def test_streams_are_independent_and_seeded():
+    first, again, other = (random_streams(seed, CPU) for seed in (0, 0, 1))
+    draws = {name: torch.rand(4, generator=stream) for name, stream in first.items()}
+    assert len({tuple(draw.tolist()) for draw in draws.values()}) == len(draws) == 5
+    for name in draws:
+        assert torch.equal(draws[name], torch.rand(4, generator=again[name]))
+        assert not torch.equal(draws[name], torch.rand(4, generator=other[name]))
+
+
+def line(**changes):
+    usual = {"loss": 0.1, "test_loss": 0.1, "residual": 0.0, "pi": [-3.0, -5.0], "undecided": 0.0}
+    return {**usual, **changes}
+
+
+def test_healthy_training_has_no_troubles():
+    assert troubles([line()]) == {}
+
+
+@pytest.mark.parametrize(
+    ("history", "kind", "advice"),
+    [
+        ([line(loss=float("nan"))], "nan", "lr_bias"),
+        ([line(residual=float("inf"))], "nan", "lr_bias"),
+        ([line(pi=[0.3, -4.0]), line(pi=[0.2, -4.0])], "flipping 0", "optimizer.tau"),
+        ([line(undecided=100.0)], "dead", "network.scale"),
+    ],
+)
+def test_troubles_are_named_with_what_to_try(history, kind: str, advice: str):
+    found = troubles(history)
+    assert list(found) == [kind] and advice in found[kind]
+
+
+def test_one_busy_epoch_is_not_trouble():
+    assert troubles([line(pi=[0.3, -4.0])]) == {}
+    assert troubles([line(pi=[0.3, -4.0]), line(pi=[-0.1, -4.0])]) == {}
+
+
+def test_a_dead_output_is_undecided():
+    subject = trainer("digits-1fc-w")
+    subject.network.couplings[-1].bias.data.fill_(-100)
+    subject.optimizers.sgd.param_groups[1]["lr"] = 0.0
+    subject.set_rates = None
+    assert "dead" in troubles([subject.epoch()])
