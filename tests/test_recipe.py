@@ -150,6 +150,7 @@ def test_overrides_take_toml_values_and_plain_words():
         [
             "network.dense=[8, 9]",
             "optimizer.gamma=1e-3",
+            "optimizer.lr_bias=0.1",
             "learning.sign=centered",
             "data.flip=true",
         ],

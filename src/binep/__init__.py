@@ -1,12 +1,16 @@
 """binep: dynamical binary neural networks, trained by Equilibrium Propagation."""
 
-from binep.couplings import ConvPool, Dense
-from binep.errors import BinepError
-from binep.gradients import BackpropThroughTime, EquilibriumPropagation, Phases
-from binep.network import Network
-from binep.neurons import HardSigmoid, Heaviside
-from binep.optim import Bop, assign_optimizers
-from binep.relaxation import Nudge, Relaxation, relax
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from binep.couplings import ConvPool, Dense
+    from binep.errors import BinepError
+    from binep.gradients import BackpropThroughTime, EquilibriumPropagation, Phases
+    from binep.network import Network
+    from binep.neurons import HardSigmoid, Heaviside
+    from binep.optim import Bop, assign_optimizers
+    from binep.relaxation import Nudge, Relaxation, relax
 
 __version__ = "0.1.0"
 
@@ -26,3 +30,33 @@ __all__ = [
     "assign_optimizers",
     "relax",
 ]
+
+# Names are imported when first used: `binep --help` and a deployed model need no torch.
+_HOME = {
+    "BackpropThroughTime": "gradients",
+    "BinepError": "errors",
+    "Bop": "optim",
+    "ConvPool": "couplings",
+    "Dense": "couplings",
+    "EquilibriumPropagation": "gradients",
+    "HardSigmoid": "neurons",
+    "Heaviside": "neurons",
+    "Network": "network",
+    "Nudge": "relaxation",
+    "Phases": "gradients",
+    "Relaxation": "relaxation",
+    "assign_optimizers": "optim",
+    "relax": "relaxation",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'binep' has no attribute {name!r}")
+    value = getattr(import_module(f"binep.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

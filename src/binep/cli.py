@@ -21,6 +21,9 @@ app = typer.Typer(
 data_app = typer.Typer(no_args_is_help=True, help="Fetch and check data sets.")
 app.add_typer(data_app, name="data")
 
+# Typer's own base class of a mistake on the command line, whichever click it is built on.
+UsageError: Any = typer.BadParameter.__base__
+
 RecipeName = Annotated[
     str, typer.Argument(metavar="RECIPE", help="A name that `binep recipes` lists, or a TOML file.")
 ]
@@ -43,10 +46,13 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program t
 def main() -> None:
     """Run the command line: exit code 0 done, 2 a user's mistake in one line, 1 anything else."""
     try:
-        app()
+        sys.exit(app(standalone_mode=False, prog_name="binep") or 0)
     except BinepError as error:
         _fail(str(error))
-    except KeyboardInterrupt:
+    except UsageError as error:
+        where = error.ctx.command_path if error.ctx else "binep"
+        _fail(f"{error.format_message()} See: {where} --help")
+    except (KeyboardInterrupt, typer.Abort):
         _fail("interrupted", code=130)
     except BrokenPipeError:
         # Whoever read our output, such as `head`, has seen enough.

@@ -1,0 +1,232 @@
+"""The command line as a person meets it: what it prints, its exit codes, what it leaves behind."""
+
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from binep import recipe as recipes
+
+ROOT = Path(__file__).parents[1]
+QUICK = [
+    *("--set", "network.dense=[24]", "--set", "learning.free_steps=8"),
+    *("--set", "training.batch_size=200", "--epochs", "2", "--device", "cpu"),
+]
+
+
+def binep(*words: str, cwd: Path, **options) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "binep", *words]
+    environment = {**os.environ, "COLUMNS": "200", "XDG_CACHE_HOME": str(cwd / "cache")}
+    environment.pop("BINEP_DATA", None)
+    return subprocess.run(
+        command, cwd=cwd, capture_output=True, text=True, env=environment, timeout=120, **options
+    )
+
+
+def assert_one_line(result: subprocess.CompletedProcess[str], *needles: str) -> None:
+    """Exit code 2, one line, no traceback, and the line says what it must."""
+    assert result.returncode == 2, result
+    assert result.stderr.count("\n") == 1 and result.stderr.startswith("binep: "), result.stderr
+    for needle in needles:
+        assert needle in result.stderr
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    """A folder in which `binep train` was run once."""
+    folder = tmp_path_factory.mktemp("cli")
+    result = binep("train", *QUICK, cwd=folder)
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("digits-1fc-w-seed0: epoch 1 to 2")
+    assert [line[:9] for line in lines[1:3]] == ["epoch   1", "epoch   2"]
+    assert "test error" in lines[3] and "binep report runs/digits-1fc-w-seed0" in lines[4]
+    return folder
+
+
+def test_train_without_a_recipe_trains_the_digits(trained: Path):
+    run = trained / "runs" / "digits-1fc-w-seed0"
+    assert (run / "metrics.jsonl").read_text().count("\n") == 2
+
+
+def test_eval_agrees_with_the_metrics(trained: Path):
+    line = (trained / "runs/digits-1fc-w-seed0/metrics.jsonl").read_text().splitlines()[-1]
+    expected = json.loads(line)["test_error"]
+    result = binep("eval", "runs/digits-1fc-w-seed0", "--json", cwd=trained)
+    assert json.loads(result.stdout)["error"] == expected
+    assert json.loads(result.stdout)["n"] == 360
+    plain = binep("eval", "runs", "--readout", "single", cwd=trained)
+    assert f"test error {expected['single']:.2f} %" in plain.stdout
+
+
+def test_several_seeds_and_json(tmp_path: Path):
+    result = binep("train", *QUICK, "--seeds", "2", "--seed", "5", "--json", cwd=tmp_path)
+    found = json.loads(result.stdout)
+    assert [Path(each["run"]).name for each in found] == [
+        "digits-1fc-w-seed5",
+        "digits-1fc-w-seed6",
+    ]
+    assert all(each["finished"] for each in found)
+
+
+def test_resume_of_a_finished_run_is_nothing_to_do(trained: Path):
+    result = binep("train", *QUICK, "--resume", cwd=trained)
+    assert result.returncode == 0 and "test error" in result.stdout
+
+
+def test_recipes_are_listed_and_printed(tmp_path: Path):
+    listed = binep("recipes", cwd=tmp_path).stdout
+    assert all(name in listed for name in recipes.names())
+    printed = binep("recipes", "mnist-1fc-w", "--set", "learning.beta=0.5", cwd=tmp_path).stdout
+    (tmp_path / "mine.toml").write_text(printed)
+    assert recipes.load(tmp_path / "mine.toml").learning.beta == 0.5
+    assert len(json.loads(binep("recipes", "--json", cwd=tmp_path).stdout)) == len(recipes.names())
+
+
+def test_a_users_file_works_where_a_name_does(tmp_path: Path):
+    (tmp_path / "mine.toml").write_text('extends = "digits-1fc-w"\n[network]\ndense = [16]\n')
+    result = binep("train", "mine.toml", "--epochs", "1", "--device", "cpu", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "runs" / "mine-seed0" / "recipe.toml").exists()
+
+
+def commands() -> list[list[str]]:
+    tops = ["train", "recipes", "eval", "data"]
+    return [[top] for top in tops] + [["data", "fetch"], ["data", "check"]]
+
+
+@pytest.mark.parametrize("words", commands(), ids=" ".join)
+def test_every_command_has_help_with_an_example(words: list[str], tmp_path: Path):
+    result = binep(*words, "--help", cwd=tmp_path)
+    assert result.returncode == 0
+    if words != ["data"]:
+        assert "Example: binep " + " ".join(words) in re.sub(r"\s+", " ", result.stdout)
+
+
+@pytest.mark.parametrize(
+    ("words", "needles"),
+    [
+        (["train", "mnist-1fc"], ["unknown recipe 'mnist-1fc'", "did you mean"]),
+        (["train", "nowhere.toml"], ["nowhere.toml", "No such file"]),
+        (["train", "--set", "learning.bta=1"], ["learning.bta", "'beta'"]),
+        (["train", "--set", "beta"], ["section.key=value"]),
+        (["train", "--epochs", "0"], ["training.epochs=0", "at least 1"]),
+        (["train", "--seeds", "0"], ["--seeds 0"]),
+        (["train", "--device", "gpu"], ["unknown device 'gpu'", "auto, cpu, cuda"]),
+        (["train", "--engine", "warp"], ["unknown engine 'warp'", "reference"]),
+        (["train", "mnist-1fc-w", "--offline"], ["train-images-idx3-ubyte", "offline"]),
+        (["train", "--out", "file"], ["cannot create", "file"]),
+        (["eval", "nowhere"], ["nowhere is not a run"]),
+        (["eval", "."], [". is not a run"]),
+        (["recipes", "mnist"], ["unknown recipe 'mnist'"]),
+        (["data", "check", "mnits"], ["unknown data set 'mnits'", "'mnist'"]),
+        (["data", "fetch", "mnits"], ["unknown data set 'mnits'"]),
+        (["trian"], ["trian"]),
+        (["train", "--epoch", "3"], ["--epoch"]),
+        (["train", "--epochs", "--epochs"], ["three"]),
+        (["eval"], ["RUN"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_mistakes_get_one_clear_line(words: list[str], needles: list[str], tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    assert_one_line(binep(*words, cwd=tmp_path), *needles)
+    left = {path.name for path in tmp_path.rglob("*")} - {"file", "cache", "runs"}
+    assert not left - {"digits-1fc-w-seed0", "mnist-1fc-w-seed0", "recipe.toml"}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_cuda_without_a_gpu_is_a_clear_error(tmp_path: Path):
+    assert_one_line(binep("train", "--device", "cuda", cwd=tmp_path), "no usable GPU")
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path):
+    words = [sys.executable, "-u", "-m", "binep", "train", "--device", "cpu"]
+    process = subprocess.Popen(
+        words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("digits-1fc-w-seed0")
+    process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    rest, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "stopped and saved" in rest
+    assert "binep train --device cpu --resume" in rest
+    record = json.loads((tmp_path / "runs/digits-1fc-w-seed0/record.json").read_text())
+    assert record["status"] == "interrupted"
+
+
+def test_killed_training_resumes_to_the_same_bits(tmp_path: Path):
+    """The short version of benchmarks/kill_and_resume.py."""
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    import kill_and_resume
+
+    overrides = ["training.epochs=3", "network.conv=[4, 6]", "network.per_class=2"]
+    killed = kill_and_resume.compare("digits-conv-wa", overrides, 3, 0.8, 0, tmp_path)
+    assert killed >= 2
+
+
+def test_a_full_disk_loses_nothing_that_was_finished(tmp_path: Path):
+    """On a file system of 64 kB the run fits, its checkpoints do not."""
+    small = tmp_path / "small"
+    small.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(small)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("a tmpfs cannot be mounted here")
+    try:
+        result = binep("train", "--out", "small", "--epochs", "1", "--device", "cpu", cwd=tmp_path)
+        assert_one_line(result, "cannot write", "disk is full")
+        assert not list(small.rglob("*.part"))
+        assert not list(small.rglob("checkpoint-*"))
+        for path in small.rglob("*.json"):
+            json.loads(path.read_text())
+    finally:
+        subprocess.run(["umount", str(small)], check=False)
+
+
+def test_a_read_only_folder_is_told(tmp_path: Path):
+    folder = tmp_path / "locked"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("a read-only file system cannot be mounted here")
+    try:
+        result = binep("train", "--out", "locked", "--device", "cpu", cwd=tmp_path)
+        assert_one_line(result, "locked", "read-only")
+    finally:
+        subprocess.run(["umount", str(folder)], check=False)
+
+
+def test_mutated_recipe_files_on_the_command_line(tmp_path: Path):
+    """A few of the 200 of test_recipe.py, through the whole program."""
+    rng = random.Random(1)
+    text = recipes.dumps(recipes.load("digits-1fc-w"))
+    for n in range(4):
+        lines = text.splitlines()
+        at = rng.randrange(len(lines))
+        lines[at] = lines[at][: len(lines[at]) // 2] + rng.choice(["?", " = = ", "[["])
+        (tmp_path / f"{n}.toml").write_text("\n".join(lines))
+        assert_one_line(binep("recipes", f"{n}.toml", cwd=tmp_path))
+
+
+def test_help_does_not_wait_for_torch():
+    code = "import sys, binep.cli; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("script", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.stem)
+def test_examples_run(script: Path, tmp_path: Path):
+    result = subprocess.run(
+        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("\n") >= 4
