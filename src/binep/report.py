@@ -1,0 +1,807 @@
+"""A report: one self-contained page about some runs, beside what the paper says.
+
+Runs that differ in their seed only are one group, and every number of a group is a mean over seeds
+with its standard deviation and n.
+"""
+
+import base64
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from html import escape
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from binep import figures, runs
+from binep import recipe as recipes
+from binep.data import Dataset, Folder
+from binep.engines.reference import ReferenceEngine
+from binep.engines.select import select_device
+from binep.errors import BinepError
+from binep.figures import DASH, Spread, duration, number
+from binep.files import make_folder, write_whole
+from binep.network import READOUTS, Network
+from binep.recipe import Recipe
+from binep.relaxation import Nudge, relax
+from binep.runs import Run
+from binep.training import troubles
+
+# Multiply-adds that reading test images may cost: about a minute on a laptop, seconds on a GPU.
+READING_COST = {"cpu": 4e12, "cuda": 4e14}
+READING_BATCH = 100
+TRACED_IMAGES = 64
+WRONG_SHOWN = 24
+
+# Names of classes that are not digits.
+CLASSES = {
+    "cifar10": "airplane, automobile, bird, cat, deer, dog, frog, horse, ship, truck",
+    "fashion-mnist": "T-shirt, trouser, pullover, dress, coat, sandal, shirt, sneaker, bag, boot",
+}
+
+
+def write_report(
+    folders: Sequence[Path],
+    out: Path,
+    *,
+    device: str = "auto",
+    data_dir: Folder | None = None,
+    offline: bool = False,
+    images: int | None = None,
+) -> Path:
+    """Write `out/report.html` about runs, or about all runs inside folders; returns its path.
+
+    Args:
+        images: how many test images the trained networks read; by default as many as take about
+            a minute, all of them where a network is small.
+    """
+    if images is not None and images < 1:
+        raise BinepError(f"images={images}: allowed is at least 1")
+    select_device(device)
+    groups = group_runs(open_runs(folders))
+    sections = [
+        _section(n, group, _read_group(group, device, data_dir, offline, images))
+        for n, group in enumerate(groups)
+    ]
+    make_folder(out)
+    path = out / "report.html"
+    write_whole(path, _page(groups, sections))
+    return path
+
+
+# --- runs that belong together ------------------------------------------------------------------
+
+
+def open_runs(folders: Iterable[Path]) -> list[Run]:
+    """All runs in some folders, each once, with metrics that a report can be made of."""
+    paths = {path.resolve(): path for folder in folders for path in runs.find_runs(folder)}
+    return [_open(path) for path in paths.values()]
+
+
+def _open(path: Path) -> Run:
+    run = runs.open_run(path)
+    if not isinstance(run.record, dict):
+        raise BinepError(f"{path / 'record.json'}: allowed is what binep train writes, an object")
+    needed = {"epoch", "train_error", "test_error", "pi", "alpha", "residual", "seconds"}
+    for n, line in enumerate(run.metrics, start=1):
+        if not isinstance(line, dict) or not needed <= line.keys():
+            raise BinepError(f"{path / 'metrics.jsonl'}: line {n} is not one that binep writes")
+    return run
+
+
+def settings(recipe: Recipe) -> dict[str, Any]:
+    """Every key of a recipe that training depends on, as `section.key`."""
+    return {
+        key: value
+        for section in fields(recipe)
+        if section.name not in ("name", "summary", "paper")
+        for key, value in _flat(asdict(recipe)[section.name], section.name)
+    }
+
+
+def _flat(value: Any, where: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _flat(inner, f"{where}.{key}")
+    else:
+        yield where, value
+
+
+def changes(recipe: Recipe, base: Recipe) -> list[str]:
+    """What a recipe sets otherwise than another one, as `section.key=value`."""
+    before = settings(base)
+    return [
+        f"{key}={json.dumps(value)}"
+        for key, value in settings(recipe).items()
+        if value != before[key]
+    ]
+
+
+def spread_at(
+    found: Iterable[Run], epoch: int, pick: Callable[[dict[str, Any]], float]
+) -> Spread | None:
+    """A number of an epoch's metrics over runs, all of which have come that far; None of none."""
+    values = [pick(run.metrics[epoch - 1]) for run in found] if epoch else []
+    return Spread.of(values) if values else None
+
+
+def seconds_until(run: Run, epoch: int) -> float:
+    """Wall time of training and testing up to an epoch."""
+    return sum(line["seconds"] + line.get("test_seconds", 0.0) for line in run.metrics[:epoch])
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of one recipe, which differ in their seeds.
+
+    Attributes:
+        label: the recipe's name, and what tells it from others of the same name.
+        runs: all of them, one a seed, by seed.
+        repeated: further runs with a seed that is already there; they are not counted again.
+    """
+
+    label: str
+    runs: list[Run]
+    repeated: list[Run]
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.runs[0].recipe
+
+    @property
+    def finished(self) -> bool:
+        return any(run.finished for run in self.runs)
+
+    @property
+    def counted(self) -> list[Run]:
+        """The finished runs; if there are none yet, those with an epoch behind them."""
+        return [run for run in self.runs if run.finished or (not self.finished and run.metrics)]
+
+    @property
+    def unfinished(self) -> list[Run]:
+        return [run for run in self.runs if not run.finished]
+
+    @property
+    def epoch(self) -> int:
+        """The last epoch that all counted runs have come to; 0 if there is none."""
+        return min((len(run.metrics) for run in self.counted), default=0)
+
+    @property
+    def histories(self) -> list[list[dict[str, Any]]]:
+        return [run.metrics for run in self.counted]
+
+    @property
+    def tested_on(self) -> str:
+        return "validation" if self.recipe.data.validation else "test"
+
+    @property
+    def changed(self) -> list[str]:
+        """What differs from the recipe of that name that ships with binep, if there is one."""
+        name = self.recipe.name
+        return changes(self.recipe, recipes.load(name)) if name in recipes.names() else []
+
+    def error(self, split: str, readout: str = "average") -> Spread | None:
+        return spread_at(self.counted, self.epoch, lambda line: line[f"{split}_error"][readout])
+
+
+def group_runs(found: Sequence[Run]) -> list[Group]:
+    """Put runs together that differ in their seeds only, in the order in which they are given."""
+    by_recipe: dict[str, list[Run]] = {}
+    for run in found:
+        key = json.dumps([run.recipe.name, settings(run.recipe)])
+        by_recipe.setdefault(key, []).append(run)
+    return [_group(members, list(by_recipe.values())) for members in by_recipe.values()]
+
+
+def _group(members: list[Run], everyone: list[list[Run]]) -> Group:
+    recipe, seeds = members[0].recipe, dict[Any, Run]()
+    for run in members:
+        seeds.setdefault(run.record.get("seed"), run)
+    namesakes = [m[0].recipe for m in everyone if m[0].recipe.name == recipe.name]
+    apart = {text.partition("=")[0] for other in namesakes for text in changes(recipe, other)}
+    values = [
+        f"{key}={json.dumps(value)}" for key, value in settings(recipe).items() if key in apart
+    ]
+    return Group(
+        label=" ".join([recipe.name, *values]),
+        runs=[seeds[seed] for seed in sorted(seeds, key=lambda seed: (str(type(seed)), seed))],
+        repeated=[run for run in members if run is not seeds[run.record.get("seed")]],
+    )
+
+
+# --- what a trained network does ----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What one trained network does with test images.
+
+    Attributes:
+        seed: of the run it comes from. samples: how many images were read, out of `available`.
+        wrong: misread images, by each readout.
+        confusion: images by true (rows) and read class (columns), average readout.
+        examples: some that were misread: image (channels, height, width), true class, read class.
+        free, nudged: residual of every time step, on the first `traced` images.
+        layers: their names. resting: share of the neurons of each layer, by where they rest.
+    """
+
+    seed: Any
+    samples: int
+    available: int
+    wrong: dict[str, int]
+    confusion: list[list[int]]
+    examples: list[tuple[Tensor, int, int]]
+    traced: int
+    free: list[float]
+    nudged: list[float]
+    layers: list[str]
+    resting: dict[str, list[float]]
+
+
+def trained_network(run: Run, device: str = "auto") -> Network:
+    """The network of a run's newest checkpoint."""
+    return cast("ReferenceEngine", run.engine(device)).network
+
+
+def _read_group(
+    group: Group, device: str, data_dir: Folder | None, offline: bool, images: int | None
+) -> Reading | str:
+    """Read test images with the group's first network, or say what keeps us from it."""
+    if not group.counted:
+        return "no run has finished an epoch yet"
+    run = group.counted[0]
+    try:
+        dataset = run.dataset(device=device, data_dir=data_dir, offline=offline)
+        network = trained_network(run, device)
+    except BinepError as error:
+        return str(error)
+    return read_network(network, run.recipe, dataset, run.record.get("seed"), images)
+
+
+@torch.no_grad()
+def read_network(
+    network: Network, recipe: Recipe, dataset: Dataset, seed: Any = None, images: int | None = None
+) -> Reading:
+    """Let a network read test images, with the phases that its recipe says."""
+    test = dataset.test
+    affordable = READING_COST[test.images.device.type] / reading_cost(network, recipe)
+    # Evenly spread: data sets may be sorted by difficulty, as MNIST's test images are.
+    chosen = _evenly(len(test), images or max(TRACED_IMAGES, int(affordable)))
+    labels = test.labels[chosen].cpu()
+    predicted, resting = _read_images(network, recipe, dataset, chosen)
+    average, classes = predicted["average"], network.classes
+    wrong = (average != labels).nonzero().flatten()
+    shown = wrong[_evenly(len(wrong), WRONG_SHOWN)].tolist()
+    free, nudged = _trace(network, recipe, dataset, chosen[:TRACED_IMAGES])
+    return Reading(
+        seed=seed,
+        samples=len(chosen),
+        available=len(test),
+        wrong={r: int((p != labels).sum()) for r, p in predicted.items()},
+        confusion=torch.bincount(labels * classes + average, minlength=classes**2)
+        .reshape(classes, classes)
+        .tolist(),
+        examples=[(test.images[chosen[n]].cpu(), int(labels[n]), int(average[n])) for n in shown],
+        traced=len(chosen[:TRACED_IMAGES]),
+        free=free,
+        nudged=nudged,
+        layers=_layer_names(network),
+        resting=resting,
+    )
+
+
+def _evenly(total: int, count: int) -> Tensor:
+    """At most `count` of 0..total-1, evenly spread."""
+    count = min(total, count)
+    return torch.arange(count) * total // max(count, 1)
+
+
+def _read_images(
+    network: Network, recipe: Recipe, dataset: Dataset, chosen: Tensor
+) -> tuple[dict[str, Tensor], dict[str, list[float]]]:
+    """The class read from each test image, by readout, and where the layers' neurons rest."""
+    keys, read = recipe.learning, {readout: list[Tensor]() for readout in READOUTS}
+    resting = torch.zeros(())
+    for part in chosen.split(READING_BATCH):
+        clamped = network.clamp(dataset.inputs(dataset.test.images[part]))
+        free = relax(
+            network, clamped, network.initial(clamped), keys.free_steps, tolerance=keys.tolerance
+        )
+        for readout in READOUTS:
+            read[readout].append(network.predict(free.state, readout).cpu())
+        resting = resting + _resting(network, free.state) * len(part) / len(chosen)
+    places = ["active", "silent"] if network.neuron.binary else ["at 0", "between", "at 1"]
+    return (
+        {readout: torch.cat(parts) for readout, parts in read.items()},
+        dict(zip(places, resting.T.tolist(), strict=True)),
+    )
+
+
+def reading_cost(network: Network, recipe: Recipe) -> float:
+    """Multiply-adds of one image's free phase; the input's drive is computed once."""
+    costs = [
+        coupling.weight.numel() * math.prod(shape[1:]) * coupling.pool**2
+        for coupling, shape in zip(network.couplings, network.shapes[1:], strict=True)
+    ]
+    return costs[0] + 2.0 * recipe.learning.free_steps * sum(costs[1:])
+
+
+def _trace(
+    network: Network, recipe: Recipe, dataset: Dataset, chosen: Tensor
+) -> tuple[list[float], list[float]]:
+    """Residuals of a free phase and of a nudged one (none for BPTT), both of full length."""
+    keys = recipe.learning
+    clamped = network.clamp(dataset.inputs(dataset.test.images[chosen]))
+    free = relax(network, clamped, network.initial(clamped), keys.free_steps)
+    if keys.method == "bptt":
+        return free.residuals.tolist(), []
+    nudge = Nudge(network.target(dataset.test.labels[chosen]), keys.beta, keys.nudge)
+    nudged = relax(network, clamped, free.state, keys.nudged_steps, nudge)
+    return free.residuals.tolist(), nudged.residuals.tolist()
+
+
+def _resting(network: Network, state: Sequence[Tensor]) -> Tensor:
+    """Shares of each layer's neurons by where they rest, (layers, places), float64 on the CPU."""
+    rows = []
+    for activity in network.activity(list(state)):
+        if network.neuron.binary:
+            active = float(activity.double().mean())
+            rows.append([active, 1 - active])
+        else:
+            zero, one = (float((activity == end).double().mean()) for end in (0, 1))
+            rows.append([zero, 1 - zero - one, one])
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def _layer_names(network: Network) -> list[str]:
+    last = len(network.layer_shapes)
+    return [
+        f"{'output' if n == last and network.cost == 'mse' else f'layer {n}'}, "
+        + "\u00d7".join(map(str, shape))
+        for n, shape in enumerate(network.layer_shapes, start=1)
+    ]
+
+
+# --- the page -----------------------------------------------------------------------------------
+
+
+def _page(groups: Sequence[Group], sections: Sequence[str]) -> str:
+    title = f"binep: {', '.join(group.label for group in groups)}"
+    links = "".join(
+        f'<li><a href="#group-{n}">{escape(group.label)}</a></li>' for n, group in enumerate(groups)
+    )
+    contents = f"<nav><ul>{links}</ul></nav>" if len(groups) > 1 else ""
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
+        f'<header><p class="kicker">binep report</p><h1>{_unbroken(headline(groups))}</h1>'
+        f"</header>\n<main>\n{contents}\n{_comparison(groups)}\n"
+        + "\n".join(sections)
+        + "\n</main>"
+        "\n</body>\n</html>\n"
+    )
+
+
+def headline(groups: Sequence[Group]) -> str:
+    """The result in one sentence."""
+    if len(groups) == 1:
+        (group,) = groups
+        error, epochs = group.error("test"), group.recipe.training.epochs
+        if error is None:
+            return f"{group.label}: no epoch of {epochs} is finished yet."
+        stage = f"after {group.epoch} epochs"
+        if not group.finished:
+            stage = f"so far, after {group.epoch} of {epochs} epochs"
+        return (
+            f"{group.label} reads {error} % of the {group.tested_on} images wrong {stage} "
+            f"({_over(error)})."
+        )
+    results = [
+        f"{group.label} {error} % (n = {error.n})"
+        for group in groups
+        if (error := group.error("test")) is not None
+    ]
+    if not results:
+        return f"{len(groups)} recipes, none of which has finished an epoch yet."
+    if len(results) > 4:
+        several = sum(len(group.runs) for group in groups)
+        return f"{len(groups)} recipes in {several} runs: their errors are in the table below."
+    what = "Test error" if all(group.tested_on == "test" for group in groups) else "Error"
+    return f"{what}: {'; '.join(results)}."
+
+
+def _unbroken(text: str) -> str:
+    """Escaped text in which a number stays on one line with its sign and its unit."""
+    text = escape(text)
+    for mark in (" %", " ± ", "n = "):
+        text = text.replace(mark, mark.replace(" ", "&nbsp;"))
+    return text
+
+
+def _over(spread: Spread) -> str:
+    if spread.sd is None:
+        return "n = 1 seed"
+    return f"mean ± standard deviation, n = {spread.n} seeds"
+
+
+def _comparison(groups: Sequence[Group]) -> str:
+    single = any(group.recipe.network.per_class > 1 for group in groups)
+    header = ["Recipe", "Test error, %", "Training error, %"]
+    header += ["Test error, single neuron, %"] if single else []
+    header += ["Paper: test, %", "Paper: training, %", "n", "Epochs", "Time a run", "Device"]
+    rows = [_comparison_row(n, group, single) for n, group in enumerate(groups)]
+    notes = [
+        "Errors are means over seeds ± one sample standard deviation (none where n = 1), at "
+        "the epoch shown. Training error is that of the free phase before each update, averaged "
+        "over the epoch; test error is measured after the epoch. Time is wall time of training "
+        "and testing, mean over runs. The paper's are means ± standard deviation over 5 trials."
+    ]
+    if any(group.changed and group.recipe.paper.test is not None for group in groups):
+        notes.append("† The recipe was changed: the paper's number is for the one unchanged.")
+    if any(group.tested_on != "test" for group in groups):
+        notes.append("‡ On validation images, kept out of training, not on the test set.")
+    return (
+        '<section><h2>Results beside the paper</h2><div class="wide"><table>'
+        f"<thead><tr>{''.join(f'<th>{escape(cell)}</th>' for cell in header)}</tr></thead>"
+        f"<tbody>{''.join(rows)}</tbody></table></div>"
+        + "".join(f'<p class="note">{escape(note)}</p>' for note in notes)
+        + "</section>"
+    )
+
+
+def _comparison_row(index: int, group: Group, single: bool) -> str:
+    recipe, paper = group.recipe, group.recipe.paper
+    test, train = group.error("test"), group.error("train")
+    cells = [f"{test or DASH}{'' if group.tested_on == 'test' else ' ‡'}", str(train or DASH)]
+    if single:
+        shown = group.error("test", "single") if recipe.network.per_class > 1 else None
+        cells.append(str(shown or DASH))
+    mark = " †" if group.changed and paper.test is not None else ""
+    cells += [number(paper.test, paper.test_sd) + mark, number(paper.train)]
+    epochs, planned = group.epoch, recipe.training.epochs
+    times = [seconds_until(run, epochs) for run in group.counted]
+    cells += [
+        str(len(group.counted)),
+        str(epochs) if group.finished else f"{epochs} of {planned}, unfinished",
+        duration(sum(times) / len(times)) if times else DASH,
+        ", ".join(sorted({str(run.record.get("device", DASH)) for run in group.counted})) or DASH,
+    ]
+    name = f'<th scope="row"><a href="#group-{index}">{escape(group.label)}</a></th>'
+    return f"<tr>{name}{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
+
+
+def _section(index: int, group: Group, reading: Reading | str) -> str:
+    recipe = group.recipe
+    parts = [f"<h2>{escape(group.label)}</h2>"]
+    if recipe.summary:
+        parts.append(f'<p class="summary">{escape(recipe.summary)}</p>')
+    parts += [f'<p class="warning">{escape(text)}</p>' for text in _warnings(group)]
+    drawn = _curves(group) if group.epoch else []
+    if isinstance(reading, str):
+        left_out = (
+            "Left out, since they need the trained network and its test images: residuals against "
+            f"time, resting places, misread images, confusion matrix ({reading})."
+        )
+        parts.append(f'<p class="warning">{escape(left_out)}</p>')
+    else:
+        drawn += _network_figures(group, reading)
+    blocks = [
+        _figure(f"g{index}-{n}", title, drawing, caption)
+        for n, (title, drawing, caption) in enumerate(drawn)
+    ]
+    parts.append(f'<div class="figures">{"".join(blocks)}</div>')
+    if isinstance(reading, Reading):
+        parts += [_misread(group, reading), _confusion(group, reading)]
+    parts += [_recipe(group), _records(group)]
+    return f'<section id="group-{index}">{"".join(parts)}</section>'
+
+
+def _warnings(group: Group) -> list[str]:
+    found = [
+        f"Unfinished: {run.folder.name}, {len(run.metrics)} of {run.recipe.training.epochs} epochs"
+        + (", not counted." if run not in group.counted else ".")
+        for run in group.unfinished
+    ]
+    found += [
+        f"Not counted: {run.folder}, its seed {run.record.get('seed')} is already there."
+        for run in group.repeated
+    ]
+    if group.changed:
+        found.append(
+            f"Changed from the recipe {group.recipe.name} as it ships: {', '.join(group.changed)}."
+        )
+    for run in group.counted:
+        found += [f"{run.folder.name}: {advice}." for advice in troubles(run.metrics).values()]
+    return found
+
+
+Drawing = tuple[str, Any, str]
+
+
+def _curves(group: Group) -> list[Drawing]:
+    """Figures made of metrics alone: title, figure, what one sees."""
+    recipe, histories = group.recipe, group.histories
+    n = len(group.counted)
+    over = f"Line: mean over n = {n} seeds; band: ± one standard deviation." if n > 1 else "n = 1."
+    enlarged = recipe.network.per_class > 1
+    both = (
+        " Solid: a class is read from the average of its neurons; dashed: from its first neuron."
+        if enlarged
+        else ""
+    )
+    found = [
+        (
+            "Errors",
+            figures.error_curves(
+                histories,
+                readouts=READOUTS if enlarged else READOUTS[:1],
+                paper=recipe.paper.test,
+                tested_on=group.tested_on,
+            ),
+            "Training error: free phase before each update, averaged over the epoch. "
+            f"{group.tested_on.capitalize()} error: after the epoch.{both} {over}",
+        )
+    ]
+    names = figures.coupling_names(recipe)
+    if histories[0][0]["pi"]:
+        found.append(
+            (
+                "Flipped weights",
+                figures.coupling_curves(histories, "pi", names, "π"),
+                "π = ln(weights flipped in the epoch / weights + e⁻⁹), for each "
+                "coupling from input to output: 0 means as many flips as weights, "
+                f"{figures.MINUS}9 none. {over}",
+            )
+        )
+    if recipe.network.learn_scale:
+        found.append(
+            (
+                "Learnt scaling factors",
+                figures.alpha_curves(histories, names),
+                "The learnt scaling factor of each coupling after the epoch; of a convolution the "
+                "mean over its channels, thin lines the smallest and the largest of any seed. "
+                f"{over}",
+            )
+        )
+    found.append(
+        (
+            "Convergence in training",
+            figures.residual_curves(histories),
+            "Largest change of any neuron in the last step of the free phase, averaged over the "
+            "epoch's mini-batches. "
+            + (f"Thick line: mean over n = {n} seeds; thin lines: each seed." if n > 1 else over),
+        )
+    )
+    if enlarged:
+        found.append(
+            (
+                "Difference of the two readouts",
+                figures.readout_difference(histories, group.tested_on),
+                "Error read from one neuron a class minus the error read from the class's average, "
+                f"in percentage points: above zero the average reads better. {over}",
+            )
+        )
+    return found
+
+
+def _network_figures(group: Group, reading: Reading) -> list[Drawing]:
+    """Figures of the trained network: title, figure, what one sees."""
+    keys = group.recipe.learning
+    nudge = (
+        f", then {keys.nudged_steps} steps nudged with β = {keys.beta:g} ({keys.nudge} nudge)"
+        if reading.nudged
+        else "; this run learns by BPTT and has no nudged phase"
+    )
+    still = sum(value == 0 for value in (*reading.free, *reading.nudged))
+    gap = f" In {still} steps nothing moved: no point." if still else ""
+    bits = group.recipe.network.activations == "binary"
+    place = (
+        "Share of neurons whose bit is 1 (active) at the end of the free phase"
+        if bits
+        else "Share of neurons at 0, between, and at 1 at the end of the free phase; those at 0 "
+        "or 1 are saturated"
+    )
+    return [
+        (
+            "Relaxation of the trained network",
+            figures.residual_trace(reading.free, reading.nudged, keys.tolerance),
+            f"Largest change of any neuron in each time step, on {reading.traced} "
+            f"{group.tested_on} images: {keys.free_steps} free steps{nudge}. "
+            f"Network of seed {reading.seed}.{gap}",
+        ),
+        (
+            "Active neurons" if bits else "Saturated neurons",
+            figures.resting_places(reading.layers, reading.resting),
+            f"{place}, over {_images(group, reading)}. Network of seed {reading.seed}.",
+        ),
+    ]
+
+
+def _images(group: Group, reading: Reading) -> str:
+    if reading.samples == reading.available:
+        return f"all {reading.samples:,} {group.tested_on} images"
+    return f"{reading.samples:,} of {reading.available:,} {group.tested_on} images"
+
+
+def _figure(key: str, title: str, drawing: Any, caption: str) -> str:
+    return (
+        f"<figure><h3>{escape(title)}</h3>{figures.svg(drawing, key, title)}"
+        f"<figcaption>{escape(caption)}</figcaption></figure>"
+    )
+
+
+def _class_name(group: Group, label: int) -> str:
+    names = CLASSES.get(group.recipe.data.name)
+    return names.split(", ")[label] if names else str(label)
+
+
+def _misread(group: Group, reading: Reading) -> str:
+    readouts = ("average", "single") if group.recipe.network.per_class > 1 else ("average",)
+    counts = ", ".join(
+        f"{reading.wrong[r]} ({100 * reading.wrong[r] / reading.samples:.2f} %)"
+        + (f" by the {figures.READOUT_NAMES[r]}" if len(readouts) > 1 else "")
+        for r in readouts
+    )
+    shown = "".join(_misread_image(group, *example) for example in reading.examples)
+    caption = (
+        f"Misread by the network of seed {reading.seed}: {counts} of {_images(group, reading)}. "
+        f"Shown are {len(reading.examples)}, evenly spread over the set, with true class → "
+        "class read (average readout)."
+        if reading.examples
+        else f"The network of seed {reading.seed} reads {_images(group, reading)} right."
+    )
+    return (
+        f'<figure class="misread"><h3>Misread images</h3><div class="images">{shown}</div>'
+        f"<figcaption>{escape(caption)}</figcaption></figure>"
+    )
+
+
+def _misread_image(group: Group, image: Tensor, true: int, read: int) -> str:
+    encoded = base64.b64encode(figures.png(image.permute(1, 2, 0).numpy())).decode()
+    names = [escape(_class_name(group, label)) for label in (true, read)]
+    return (
+        f'<div><img alt="{names[0]}, read as {names[1]}" src="data:image/png;base64,{encoded}">'
+        f"<span>{names[0]} → {names[1]}</span></div>"
+    )
+
+
+def _confusion(group: Group, reading: Reading) -> str:
+    names = [escape(_class_name(group, n)) for n in range(len(reading.confusion))]
+    most = max(
+        (count for t, row in enumerate(reading.confusion) for p, count in enumerate(row) if t != p),
+        default=0,
+    )
+
+    def cell(true: int, read: int, count: int) -> str:
+        if true == read:
+            return f'<td class="right">{count}</td>'
+        if not count:
+            return "<td></td>"
+        return f'<td style="--heat: {0.08 + 0.62 * count / most:.2f}" class="heat">{count}</td>'
+
+    rows = "".join(
+        f'<tr><th scope="row">{names[t]}</th>'
+        + "".join(cell(t, p, count) for p, count in enumerate(row))
+        + f"<td>{sum(row)}</td></tr>"
+        for t, row in enumerate(reading.confusion)
+    )
+    caption = (
+        f"How often each true class (row) is read as each class (column), average readout, over "
+        f"{_images(group, reading)}; the stronger the colour, the more frequent the mistake. "
+        f"Network of seed {reading.seed}."
+    )
+    return (
+        '<figure><h3>Confusion matrix</h3><div class="wide"><table class="confusion"><thead><tr>'
+        "<th>true \\ read</th>"
+        + "".join(f"<th>{name}</th>" for name in names)
+        + f"<th>all</th></tr></thead><tbody>{rows}</tbody></table></div>"
+        f"<figcaption>{escape(caption)}</figcaption></figure>"
+    )
+
+
+def _recipe(group: Group) -> str:
+    return (
+        "<details><summary>Complete recipe</summary>"
+        f"<pre>{escape(recipes.dumps(group.recipe))}</pre></details>"
+    )
+
+
+def _records(group: Group) -> str:
+    """The record of each run, side by side."""
+    everyone = [*group.runs, *group.repeated]
+    keys = list(dict.fromkeys(key for run in everyone for key in run.record))
+    progress = [
+        f"{len(run.metrics)} of {run.recipe.training.epochs}"
+        + ("" if run.finished else ", unfinished")
+        for run in everyone
+    ]
+    rows = [("epochs", progress)]
+    rows += [(key, [_fact(key, run.record.get(key)) for run in everyone]) for key in keys]
+    head = "".join(f"<th>{escape(run.folder.name)}</th>" for run in everyone)
+    body = "".join(
+        f'<tr><th scope="row">{escape(key)}</th>'
+        + "".join(f"<td>{escape(value)}</td>" for value in values)
+        + "</tr>"
+        for key, values in rows
+    )
+    return (
+        '<details><summary>Record of each run</summary><div class="wide"><table class="record">'
+        f"<thead><tr><th></th>{head}</tr></thead><tbody>{body}</tbody></table></div></details>"
+    )
+
+
+def _fact(key: str, value: Any) -> str:
+    if value is None:
+        return DASH
+    if key == "seconds" and isinstance(value, int | float):
+        return duration(value)
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+STYLE = """
+:root { color-scheme: light dark; --ink: #26292e; --soft: #62676f; --paper: #ffffff;
+  --card: #f7f7f5; --grid: #d8dade; --accent: #0072b2; --warn: #9a4a00; --heat-rgb: 213 94 0; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6e6e3; --soft: #a2a7ae; --paper: #17191c;
+  --card: #1f2226; --grid: #3b4046; --accent: #66b8e8; --warn: #f0a35e; } }
+@media print { :root { color-scheme: light; --ink: #000; --soft: #444; --paper: #fff;
+  --card: #fff; --grid: #ccc; --accent: #000; --warn: #000; }
+  details::details-content { content-visibility: visible; block-size: auto; }
+  body { font-size: 10pt; } section { break-before: auto; } nav { display: none; } }
+* { box-sizing: border-box; }
+body { margin: 0 auto; padding: 2rem 1.25rem 4rem; max-width: 68rem; color: var(--ink);
+  background: var(--paper); font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto,
+  "Helvetica Neue", "DejaVu Sans", sans-serif; overflow-wrap: break-word; }
+a { color: var(--accent); text-decoration-thickness: 1px; text-underline-offset: 2px; }
+.kicker { margin: 0; color: var(--soft); font-size: .8rem; letter-spacing: .08em;
+  text-transform: uppercase; }
+h1 { margin: .25rem 0 1.5rem; font-size: 1.6rem; line-height: 1.3; font-weight: 650;
+  text-wrap: pretty; }
+h2 { margin: 2.75rem 0 .5rem; font-size: 1.25rem; line-height: 1.3; }
+h3 { margin: 0 0 .4rem; font-size: .95rem; }
+nav ul { display: flex; flex-wrap: wrap; gap: .25rem 1.25rem; margin: 0; padding: 0;
+  list-style: none; }
+.summary { margin: 0 0 1rem; color: var(--soft); }
+.note { margin: .4rem 0; color: var(--soft); font-size: .85rem; max-width: 48rem; }
+.warning { margin: .5rem 0; padding: .1rem 0 .1rem .75rem; border-left: 3px solid var(--warn);
+  font-size: .9rem; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .875rem; font-variant-numeric: tabular-nums; }
+th, td { padding: .35rem .7rem; text-align: right; border-bottom: 1px solid var(--grid);
+  vertical-align: bottom; }
+thead th { font-weight: 600; color: var(--soft); border-bottom: 1.5px solid var(--ink); }
+th:first-child { text-align: left; padding-left: 0; }
+tbody th { font-weight: 500; white-space: nowrap; }
+tbody td { white-space: nowrap; }
+.figures { display: grid; gap: 1rem; margin: 1.25rem 0;
+  grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); }
+figure { margin: 0 0 1rem; padding: 1rem; background: var(--card); border-radius: 6px;
+  break-inside: avoid; }
+.figures figure { margin: 0; }
+figure svg { display: block; width: 100%; height: auto; }
+figure svg * { stroke-linejoin: round; stroke-linecap: butt; }
+figure svg text { font-family: inherit !important; }
+figcaption { margin-top: .5rem; color: var(--soft); font-size: .8rem; line-height: 1.45;
+  max-width: 48rem; }
+.images { display: grid; gap: .75rem .5rem; grid-template-columns: repeat(auto-fill,
+  minmax(5rem, 1fr)); }
+.images div { text-align: center; font-size: .8rem; line-height: 1.2; }
+.images img { display: block; width: 4.2rem; height: 4.2rem; margin: 0 auto .25rem;
+  image-rendering: pixelated; }
+.confusion th, .confusion td { padding: .25rem .5rem; min-width: 2.4rem; text-align: center;
+  border-bottom: none; }
+.confusion th:first-child { text-align: right; padding-right: .75rem; }
+.confusion td:last-child, .confusion th:last-child { color: var(--soft); }
+.confusion .right { font-weight: 600; }
+.confusion .heat { background: rgb(var(--heat-rgb) / var(--heat)); print-color-adjust: exact; }
+details { margin: .75rem 0; }
+summary { cursor: pointer; font-size: .95rem; font-weight: 600; }
+pre { padding: 1rem; overflow-x: auto; background: var(--card); border-radius: 6px;
+  font: .8rem/1.5 ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; }
+.record td, .record th { text-align: left; white-space: normal; overflow-wrap: anywhere;
+  min-width: 9rem; vertical-align: top; }
+.record th:first-child { min-width: 6rem; }
+"""
