@@ -10,7 +10,10 @@ SMALL = {
     "digits-1fc-w": ["network.dense=[24]", "learning.free_steps=8", "learning.nudged_steps=3"],
     "digits-conv-wa": [
         "network.conv=[4, 6]",
+        "network.kernel=3",
+        "network.padding=1",
         "network.per_class=2",
+        "optimizer.tau=1e-5",
         "learning.free_steps=6",
         "learning.nudged_steps=3",
     ],

@@ -170,7 +170,7 @@ def test_killed_training_resumes_to_the_same_bits(tmp_path: Path):
     sys.path.insert(0, str(ROOT / "benchmarks"))
     import kill_and_resume
 
-    overrides = ["training.epochs=3", "network.conv=[4, 6]", "network.per_class=2"]
+    overrides = ["training.epochs=3", "network.conv=[8]", "network.per_class=2"]
     killed = kill_and_resume.compare("digits-conv-wa", overrides, 3, 0.8, 0, tmp_path)
     assert killed >= 2
 

@@ -220,7 +220,7 @@ def test_existing_runs_are_not_overwritten(straight):
 
 def test_a_run_cannot_go_on_with_another_recipe(straight):
     other = small_recipe("digits-conv-wa", "learning.beta=0.5", "training.epochs=9")
-    with pytest.raises(BinepError, match=r"another recipe: learning\.beta was 1\.0, now 0\.5$"):
+    with pytest.raises(BinepError, match=r"another recipe: learning\.beta was 2\.0, now 0\.5$"):
         runs.train(other, seed=3, out=straight.folder.parent, resume=True)
 
 

@@ -35,6 +35,7 @@ class HardSigmoid:
         return state.clamp(0, 1)
 
     def slope(self, state: Tensor) -> Tensor:
+        """`rho'(s)`: 1 on [0, 1], else 0."""
         return ((state >= 0) & (state <= 1)).to(state.dtype)
 
 
@@ -66,5 +67,6 @@ class Heaviside:
         return state >= self.threshold
 
     def slope(self, state: Tensor) -> Tensor:
+        """`rho'(s)`: `1/(2 sigma)` inside the window, else 0."""
         listening = (state - self.threshold).abs() <= self.sigma
         return torch.where(listening, 1 / (2 * self.sigma), 0.0).to(state.dtype)
