@@ -1,5 +1,6 @@
 """The report: well-formed, self-contained, and every number in it is that of metrics.jsonl."""
 
+import io
 import json
 import re
 import shutil
@@ -8,10 +9,13 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
+from matplotlib.image import imread
 
-from binep import checkpoints, figures, runs
+from binep import figures, runs
 from binep import recipe as recipes
 from binep.errors import BinepError
 from binep.network import READOUTS
@@ -21,7 +25,6 @@ from binep.report import (
     open_runs,
     read_network,
     reading_cost,
-    trained_network,
     write_report,
 )
 from conftest import small_recipe
@@ -300,7 +303,7 @@ def test_foreign_folders_are_refused_in_one_line(folder: Path, tmp_path: Path):
 def test_the_network_read_is_the_one_that_was_tested(folder: Path, name: str):
     """Every test image, at the run's last epoch: the same images are wrong as in training."""
     run = runs.open_run(folder / name)
-    network, dataset = trained_network(run, "cpu"), run.dataset(device="cpu")
+    network, dataset = run.network("cpu"), run.dataset(device="cpu")
     reading = read_network(network, run.recipe, dataset)
     assert reading.samples == reading.available == 360
     for readout in READOUTS:
@@ -313,6 +316,41 @@ def test_the_network_read_is_the_one_that_was_tested(folder: Path, name: str):
     assert (len(reading.free), len(reading.nudged)) == (keys.free_steps, keys.nudged_steps)
     totals = torch.tensor(list(reading.resting.values())).sum(0)
     torch.testing.assert_close(totals, torch.ones(len(reading.layers)))
+
+
+def test_reading_ends_phases_early_as_the_run_does(folder: Path):
+    run = runs.open_run(folder / "digits-1fc-w-seed0")
+    keys = replace(run.recipe.learning, tolerance=0.9)
+    run = replace(run, recipe=replace(run.recipe, learning=keys))
+    reading = read_network(run.network("cpu"), run.recipe, run.dataset(device="cpu"))
+    assert reading.wrong == run.evaluate(device="cpu").wrong
+    assert 100 * reading.wrong["average"] / 360 != run.metrics[-1]["test_error"]["average"]
+
+
+def test_runs_without_flips_or_nudges_have_a_page_too(tmp_path: Path):
+    real = ("network.weights=real", "optimizer.lr_weight=0.05", "learning.method=bptt")
+    run = runs.train(small_recipe("digits-1fc-w", *real, "training.epochs=1"), out=tmp_path)
+    page = Page(write_report([run.folder], tmp_path / "out", device="cpu", images=30))
+    assert "Flipped weights" not in page.text
+    assert "this run learns by BPTT and has no nudged phase" in page.text
+
+
+def test_band_is_one_sample_standard_deviation_wide():
+    axes = Figure().subplots()
+    figures.band(axes, np.array([[1.0, 4.0], [3.0, 4.0]]), "two seeds", "red")
+    (line,), (area,) = axes.get_lines(), axes.collections
+    assert list(np.asarray(line.get_ydata())) == [2.0, 4.0]
+    edges = np.asarray(area.get_paths()[0].vertices)
+    assert {round(float(y), 6) for x, y in edges if x == 1} == {0.585786, 3.414214}
+    figures.band(axes, np.array([[1.0, 4.0]]), "one seed", "blue")
+    assert len(axes.collections) == 1
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_png_holds_the_pixels(channels: int):
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 5, channels), dtype=np.uint8)
+    read = imread(io.BytesIO(figures.png(pixels)), format="png")
+    assert np.array_equal(np.rint(read[..., :3] * 255), np.broadcast_to(pixels, (4, 5, 3)))
 
 
 def test_reading_cost_counts_multiply_adds():
@@ -328,10 +366,3 @@ def test_same_runs_give_the_same_page(folder: Path, tmp_path: Path):
     )
     assert one.read_bytes() == two.read_bytes()
     assert [path.name for path in (tmp_path / "one").iterdir()] == ["report.html"]
-
-
-def test_trained_network_is_that_of_the_checkpoint(folder: Path):
-    run = runs.open_run(folder / "digits-1fc-w-seed0")
-    found = checkpoints.load(run.folder, warn=pytest.fail)
-    network = trained_network(run, "cpu")
-    assert torch.equal(network.couplings[0].bias.detach(), found[0]["couplings.0.bias"])

@@ -210,6 +210,15 @@ def test_missing_runs_are_trained_finished_ones_left_alone(out: Path, tmp_path: 
     assert reproduce(STUDY, **options).finished and len(trained) == 3
 
 
+def test_a_finished_run_of_another_recipe_is_not_taken_for_the_studys(tmp_path: Path):
+    study = Study("one", "One", STUDY.cells[1:2])
+    recipe = STUDY.cells[1].resolve()
+    other = replace(recipe, learning=replace(recipe.learning, beta=0.7))
+    runs.train(other, out=tmp_path)
+    with pytest.raises(BinepError, match=r"another recipe: learning\.beta was 0\.7"):
+        reproduce(study, seeds=1, out=tmp_path, watcher=Watcher)
+
+
 def test_a_run_that_stopped_early_goes_on(tmp_path: Path):
     cell = STUDY.cells[1]
     short = recipes.load("digits-1fc-w", [*TINY, "training.epochs=1"])

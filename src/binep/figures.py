@@ -238,6 +238,15 @@ def label_epochs(axes: Axes, ylabel: str, title: str = "") -> None:
         axes.set_title(title)
 
 
+def scale_wide(axes: Axes, values: Sequence[float]) -> None:
+    """A logarithmic axis for positive values that span much, otherwise a linear one from 0."""
+    shown = [value for value in values if np.isfinite(value)]
+    if shown and 0 < 10 * min(shown) < max(shown):
+        axes.set_yscale("log")
+    else:
+        axes.set_ylim(bottom=0)
+
+
 @styled
 def error_curves(
     histories: Histories,
@@ -298,7 +307,7 @@ def alpha_curves(histories: Histories, names: Sequence[str]) -> Figure:
 def residual_curves(histories: Histories) -> Figure:
     """Mean residual at the end of the free phase against epochs, and each seed's as a thin line.
 
-    On a logarithmic axis, where a band of mean and standard deviation may have no lower end.
+    A band of one standard deviation may have no lower end on a logarithmic axis.
     """
     figure, ((axes,),) = new_figure()
     curves = series(histories, lambda line: line["residual"])
@@ -306,10 +315,7 @@ def residual_curves(histories: Histories) -> Figure:
     if len(curves) > 1:
         epochs = range(1, curves.shape[1] + 1)
         axes.plot(epochs, curves.T, color=GREEN, linewidth=0.7, alpha=0.7)
-    if (curves.mean(0) > 0).all():
-        axes.set_yscale("log")
-    else:
-        axes.set_ylim(bottom=0)
+    scale_wide(axes, curves.flatten().tolist())
     label_epochs(axes, "residual (largest change in a step)")
     return figure
 

@@ -7,7 +7,6 @@ result. At an output that is saturated the two differ however small beta is.
 """
 
 import copy
-import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -112,9 +111,9 @@ class GradCheck:
     traces: list[Trace]
     environment: dict[str, Any]
 
-    def to_json(self) -> str:
-        """JSON for a program to read; what is not finite becomes null."""
-        return json.dumps(_finite(asdict(self)), indent=1)
+    def to_json(self) -> dict[str, Any]:
+        """What JSON can hold, for a program to read: what is not finite becomes None."""
+        return _finite(asdict(self))
 
 
 def _finite(value: Any) -> Any:
@@ -400,9 +399,6 @@ def _draw_distances(axes: Axes, agreements: list[Agreement]) -> None:
         label = f"distance, {MARKS[found.sign]}"
         steps = range(1, len(values) + 1)
         axes.plot(steps, values, "-o", color=colours[found.sign], label=label)
-        shown += [d for d in values if d > 0]
-    if shown and max(shown) > 30 * min(shown):
-        axes.set_yscale("log")
-    else:
-        axes.set_ylim(bottom=0)
+        shown += values
+    figures.scale_wide(axes, shown)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from html import escape
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +19,6 @@ from torch import Tensor
 from binep import figures, runs
 from binep import recipe as recipes
 from binep.data import Dataset, Folder
-from binep.engines.reference import ReferenceEngine
 from binep.engines.select import select_device
 from binep.errors import BinepError
 from binep.figures import DASH, Spread, duration, number
@@ -28,11 +27,10 @@ from binep.network import READOUTS, Network
 from binep.recipe import Recipe
 from binep.relaxation import Nudge, relax
 from binep.runs import Run
-from binep.training import troubles
+from binep.training import TEST_BATCH, troubles
 
 # Multiply-adds that reading test images may cost: about a minute on a laptop, seconds on a GPU.
 READING_COST = {"cpu": 4e12, "cuda": 4e14}
-READING_BATCH = 100
 TRACED_IMAGES = 64
 WRONG_SHOWN = 24
 
@@ -85,7 +83,8 @@ def _open(path: Path) -> Run:
     run = runs.open_run(path)
     if not isinstance(run.record, dict):
         raise BinepError(f"{path / 'record.json'}: allowed is what binep train writes, an object")
-    needed = {"epoch", "train_error", "test_error", "pi", "alpha", "residual", "seconds"}
+    needed = {"epoch", "train_error", "test_error", "loss", "test_loss", "pi", "alpha", "residual"}
+    needed |= {"alpha_range", "undecided", "seconds", "test_seconds"}
     for n, line in enumerate(run.metrics, start=1):
         if not isinstance(line, dict) or not needed <= line.keys():
             raise BinepError(f"{path / 'metrics.jsonl'}: line {n} is not one that binep writes")
@@ -130,7 +129,7 @@ def spread_at(
 
 def seconds_until(run: Run, epoch: int) -> float:
     """Wall time of training and testing up to an epoch."""
-    return sum(line["seconds"] + line.get("test_seconds", 0.0) for line in run.metrics[:epoch])
+    return sum(line["seconds"] + line["test_seconds"] for line in run.metrics[:epoch])
 
 
 @dataclass(frozen=True)
@@ -241,11 +240,6 @@ class Reading:
     resting: dict[str, list[float]]
 
 
-def trained_network(run: Run, device: str = "auto") -> Network:
-    """The network of a run's newest checkpoint."""
-    return cast("ReferenceEngine", run.engine(device)).network
-
-
 def _read_group(
     group: Group, device: str, data_dir: Folder | None, offline: bool, images: int | None
 ) -> Reading | str:
@@ -255,7 +249,7 @@ def _read_group(
     run = group.counted[0]
     try:
         dataset = run.dataset(device=device, data_dir=data_dir, offline=offline)
-        network = trained_network(run, device)
+        network = run.network(device)
     except BinepError as error:
         return str(error)
     return read_network(network, run.recipe, dataset, run.record.get("seed"), images)
@@ -305,7 +299,7 @@ def _read_images(
     """The class read from each test image, by readout, and where the layers' neurons rest."""
     keys, read = recipe.learning, {readout: list[Tensor]() for readout in READOUTS}
     resting = torch.zeros(())
-    for part in chosen.split(READING_BATCH):
+    for part in chosen.split(TEST_BATCH):
         clamped = network.clamp(dataset.inputs(dataset.test.images[part]))
         free = relax(
             network, clamped, network.initial(clamped), keys.free_steps, tolerance=keys.tolerance

@@ -21,7 +21,7 @@ from binep.data import Folder
 from binep.errors import BinepError, choose
 from binep.figures import DASH, Spread, duration, number
 from binep.recipe import PaperKeys, Recipe
-from binep.report import changes, seconds_until, spread_at
+from binep.report import changes, open_runs, seconds_until, spread_at
 from binep.runs import Run
 from binep.watching import Watcher, usual_watcher
 
@@ -377,7 +377,7 @@ class Found:
 
 def _found(cell: Cell, out: str | Path, epochs: int | None) -> Found:
     recipe, epoch = cell.resolve(epochs), cell.last_epoch(epochs)
-    named = [runs.open_run(folder) for folder in _folders(recipe, Path(out))]
+    named = open_runs(_folders(recipe, Path(out)))
     mine = [run for run in named if _same(run.recipe, recipe)]
     return Found(
         epoch,
