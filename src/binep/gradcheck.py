@@ -7,6 +7,7 @@ result. At an output that is saturated the two differ however small beta is.
 """
 
 import copy
+import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -35,7 +36,7 @@ BATCH = 32
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 MARKS = {"positive": "+β", "negative": "-β", "centered": "centered"}
 SYNAPSES_DRAWN = 4
-ROWS = ("projection of dL/dW", "dL/dW of a few synapses", "distance EP to BPTT, relative")
+ROWS = ("projection of dL/dW", "dL/dW, some synapses", "relative distance")
 
 # A phase that has come to rest exactly goes on unchanged: it may end there.
 AT_REST = 0.0
@@ -111,9 +112,9 @@ class GradCheck:
     traces: list[Trace]
     environment: dict[str, Any]
 
-    def to_json(self) -> dict[str, Any]:
-        """What JSON can hold, for a program to read: what is not finite becomes None."""
-        return _finite(asdict(self))
+    def to_json(self) -> str:
+        """JSON for a program to read; what is not finite becomes null."""
+        return json.dumps(_finite(asdict(self)), indent=1, allow_nan=False)
 
 
 def _finite(value: Any) -> Any:
