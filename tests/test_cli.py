@@ -67,6 +67,30 @@ def test_eval_agrees_with_the_metrics(trained: Path):
     assert f"test error {expected['single']:.2f} %" in plain.stdout
 
 
+def test_report_writes_a_page(trained: Path):
+    result = binep("report", "runs", "--out", "page", cwd=trained)
+    assert result.returncode == 0, result.stderr
+    assert "page/report.html" in result.stdout
+    assert "<html" in (trained / "page" / "report.html").read_text()
+
+
+def test_gradcheck_prints_a_table_and_draws_a_figure(trained: Path):
+    words = ["--set", "network.dense=[24]", "--steps", "3", "--batch", "16", "--beta", "0.01"]
+    result = binep("gradcheck", *words, "--out", "figures", cwd=trained)
+    assert result.returncode == 0, result.stderr
+    assert "EP against BPTT" in result.stdout and "n = 16" in result.stdout
+    assert (trained / "figures" / "gradcheck-digits-1fc-w.png").stat().st_size > 1000
+    found = binep("gradcheck", "--run", "runs", "--steps", "2", "--json", cwd=trained)
+    assert json.loads(found.stdout)["trained"] is True
+
+
+def test_reproduce_lists_and_shows_studies(tmp_path: Path):
+    listed = binep("reproduce", cwd=tmp_path)
+    assert {"table1", "table2", "fig-alpha"} <= set(listed.stdout.split())
+    shown = binep("reproduce", "table2", "--show", cwd=tmp_path)
+    assert shown.returncode == 0 and "3.03" in shown.stdout
+
+
 def test_several_seeds_and_json(tmp_path: Path):
     result = binep("train", *QUICK, "--seeds", "2", "--seed", "5", "--json", cwd=tmp_path)
     found = json.loads(result.stdout)
@@ -99,7 +123,7 @@ def test_a_users_file_works_where_a_name_does(tmp_path: Path):
 
 
 def commands() -> list[list[str]]:
-    tops = ["train", "recipes", "eval", "data"]
+    tops = ["train", "recipes", "eval", "report", "gradcheck", "reproduce", "data"]
     return [[top] for top in tops] + [["data", "fetch"], ["data", "check"]]
 
 
@@ -129,6 +153,11 @@ def test_every_command_has_help_with_an_example(words: list[str], tmp_path: Path
         (["recipes", "mnist"], ["unknown recipe 'mnist'"]),
         (["data", "check", "mnits"], ["unknown data set 'mnits'", "'mnist'"]),
         (["data", "fetch", "mnits"], ["unknown data set 'mnits'"]),
+        (["report", "nowhere"], ["nowhere is not a run"]),
+        (["gradcheck", "digits-1fc-wa"], ["binary"]),
+        (["gradcheck", "--dtype", "float16"], ["'float16'", "float32, float64"]),
+        (["reproduce", "table9"], ["'table9'", "'table1'"]),
+        (["reproduce", "table1", "--seeds", "0"], ["seeds=0"]),
         (["trian"], ["trian"]),
         (["train", "--epoch", "3"], ["--epoch"]),
         (["train", "--epochs", "--epochs"], ["three"]),

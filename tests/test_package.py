@@ -47,6 +47,11 @@ def test_import_costs_little_more_than_torch():
     assert seconds("from binep import *") < 1.5 * seconds("import torch")
 
 
+def test_modules_are_there_when_they_are_named():
+    code = "import binep; binep.metrics.pi(0, 1); binep.data.load('digits')"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_unknown_names_are_unknown():
     with pytest.raises(AttributeError, match="no attribute 'Netwrok'"):
         _ = binep.Netwrok  # type: ignore[attr-defined]

@@ -114,6 +114,7 @@ def test_rates_follow_their_schedule():
     net = recipe.build_network()
     optimizers = recipe.build_optimizers(net)
     gamma = recipe.optimizer.gamma
+    assert isinstance(gamma, list)
     seen = []
     for epoch in (0, 1, 2, 5, 9, 10):
         recipe.set_rates(optimizers, epoch)

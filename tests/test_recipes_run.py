@@ -7,7 +7,8 @@ everything else is the recipe's own.
 import pytest
 import torch
 
-from binep import recipe as recipes, runs
+from binep import recipe as recipes
+from binep import runs
 from binep.data import DATASETS, Dataset, Split
 
 SHORT = ["learning.free_steps=3", "learning.nudged_steps=2", "training.batch_size=2"]

@@ -34,6 +34,16 @@ class StopAfter(Watcher):
             os.kill(os.getpid(), signal.SIGINT)
 
 
+class Listener(Watcher):
+    """Remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+
 def final_bits(folder: Path) -> dict[str, torch.Tensor]:
     found = checkpoints.load(folder, warn=pytest.fail)
     assert found is not None
@@ -73,7 +83,7 @@ def test_a_run_is_complete_on_disk(straight: runs.Run):
 
 def test_weights_are_stored_as_bits(straight: runs.Run):
     tensors = final_bits(straight.folder)
-    net = straight.engine("cpu").network  # type: ignore[attr-defined]
+    net = straight.network("cpu")
     for n, coupling in enumerate(net.couplings):
         assert tensors[f"couplings.{n}.bits"].numel() == -(-coupling.signs.numel() // 8)
         assert set(coupling.signs.unique().tolist()) == {-1, 1}
@@ -158,13 +168,11 @@ def test_the_checkpoint_before_a_damaged_one_leads_to_the_same_end(damage, strai
         newest.unlink()
     else:
         newest.write_bytes(newest.read_bytes()[:-1] if damage == "truncate" else b"")
-    said: list[str] = []
-    watcher = Watcher()
-    watcher.say = said.append
+    watcher = Listener()
     again = runs.train(
         small_recipe("digits-conv-wa"), seed=3, out=tmp_path, resume=True, watcher=watcher
     )
-    assert newest.stem in said[0]
+    assert newest.stem in watcher.said[0]
     assert_same_end(again, straight)
 
 

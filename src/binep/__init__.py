@@ -1,6 +1,7 @@
 """binep: dynamical binary neural networks, trained by Equilibrium Propagation."""
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -51,11 +52,13 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'binep' has no attribute {name!r}")
-    value = getattr(import_module(f"binep.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
+    if name in _HOME:
+        value = getattr(import_module(f"binep.{_HOME[name]}"), name)
+        globals()[name] = value
+        return value
+    if not name.startswith("_") and find_spec(f"binep.{name}") is not None:
+        return import_module(f"binep.{name}")
+    raise AttributeError(f"module 'binep' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -226,6 +226,129 @@ def evaluate(
         )
 
 
+@app.command()
+def report(
+    folders: RunFolders,
+    out: Annotated[Path, typer.Option(help="Folder that report.html goes into.")] = Path(),
+    device: Device = "auto",
+    data_dir: DataDir = None,
+    offline: Offline = False,
+) -> None:
+    """Write one self-contained HTML page about runs: curves, flips, residuals, misread images.
+
+    Example: binep report runs --out pages
+    """
+    from binep.report import write_report
+
+    page = write_report(folders, out, device=device, data_dir=data_dir, offline=offline)
+    print(f"{page}: open it in a browser")
+
+
+@app.command()
+def gradcheck(
+    recipe: RecipeName = "digits-1fc-w",
+    run: Annotated[Path | None, typer.Option(help="Check this trained network instead.")] = None,
+    beta: Annotated[
+        list[float] | None, typer.Option(help="Strength of the nudge; may be repeated.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Nudged steps; else the recipe's.")] = None,
+    batch: Annotated[int, typer.Option(help="How many training images.")] = 64,
+    dtype: Annotated[str, typer.Option(help="float32 or float64.")] = "float32",
+    seed: Annotated[int, typer.Option(help="Of the network and of the images.")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder that the figure goes into.")] = Path(),
+    device: Device = "auto",
+    data_dir: DataDir = None,
+    offline: Offline = False,
+    overrides: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare EP's gradients with those of BPTT, layer by layer and step by step, with a figure.
+
+    Example: binep gradcheck mnist-1fc-w --beta 0.3 --beta 0.01 --dtype float64
+    """
+    from binep import figures, runs
+    from binep import gradcheck as check
+    from binep import recipe as recipes
+    from binep.files import make_folder
+
+    if run is not None:
+        opened = runs.open_run(run)
+        chosen, network = opened.recipe, opened.network(device)
+    else:
+        chosen, network = recipes.load(recipe, overrides or []), None
+    result = check.gradcheck(
+        chosen,
+        seed=seed,
+        batch=batch,
+        steps=steps,
+        betas=beta,
+        dtype=dtype,
+        network=network,
+        data_dir=data_dir,
+        offline=offline,
+        device=device,
+    )
+    make_folder(out)
+    path = out / f"gradcheck-{chosen.name}.png"
+    figures.save(check.figure(result), path)
+    if as_json:
+        print(result.to_json())
+    else:
+        print(f"{check.table(result)}\n\nfigure: {path}")
+
+
+@app.command()
+def reproduce(
+    what: Annotated[
+        str | None, typer.Argument(metavar="[WHAT]", help="A table or figure; none: list them.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="How many seeds of each recipe.")] = 5,
+    epochs: Annotated[
+        int | None, typer.Option(help="A rehearsal of so many, in folders of its own.")
+    ] = None,
+    show: Annotated[
+        bool, typer.Option("--show", help="Train nothing, print what there is.")
+    ] = False,
+    device: Device = "auto",
+    engine: Annotated[str, typer.Option(help="auto or the name of an engine.")] = "auto",
+    data_dir: DataDir = None,
+    out: Annotated[Path, typer.Option(help="Folder of the runs, and of the figure.")] = Path(
+        "runs"
+    ),
+    offline: Offline = False,
+) -> None:
+    """Train what a table or figure of the paper needs and is missing; print both side by side.
+
+    Example: binep reproduce table1 --seeds 3
+    """
+    from binep import figures
+    from binep import reproduce as studies
+
+    if what is None:
+        for study in studies.STUDIES.values():
+            print(f"{study.name:18} {study.title}")
+        return
+    outcome = studies.reproduce(
+        what,
+        seeds=seeds,
+        out=out,
+        epochs=epochs,
+        only_show=show,
+        device=device,
+        engine=engine,
+        data_dir=data_dir,
+        offline=offline,
+    )
+    print(outcome.table)
+    if outcome.study.kind != "table" and outcome.runs:
+        path = out / f"{outcome.study.name}.png"
+        figures.save(studies.figure(outcome.study, out, epochs=epochs), path)
+        print(f"figure: {path}")
+    if not outcome.finished and not show:
+        print("stopped and saved; the same command goes on")
+        sys.exit(130)
+
+
 @data_app.command("fetch")
 def data_fetch(name: str, data_dir: DataDir = None) -> None:
     """Download what is missing of a data set, and verify it.

@@ -53,14 +53,18 @@ class Run:
     def finished(self) -> bool:
         return len(self.metrics) >= self.recipe.training.epochs
 
-    def engine(self, device: str = "auto") -> Engine:
-        """The trained network of the newest checkpoint, in an engine that can evaluate it."""
+    def network(self, device: str = "auto") -> Network:
+        """The trained network of the newest checkpoint."""
         found = checkpoints.load(self.folder, warn=lambda text: None)
         if found is None:
             raise BinepError(f"{self.folder} has no checkpoint yet: let it train for a while")
         network = self.recipe.build_network()
         checkpoints.restore_network(network, found[0])
-        network.to(select_device(device))
+        return network.to(select_device(device))
+
+    def engine(self, device: str = "auto") -> Engine:
+        """An engine that can evaluate the trained network."""
+        network = self.network(device)
         return select_engine(
             "auto", network, self.recipe.build_learning(), self.recipe.build_optimizers(network)
         )
