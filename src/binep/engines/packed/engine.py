@@ -1,0 +1,489 @@
+"""The packed engine: mini-batches of binary activations, bit for bit as the reference has them."""
+
+import math
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from binep import metrics
+from binep.couplings import levels
+from binep.dynamics import EnergyBased
+from binep.engines.packed import learning as learn
+from binep.engines.packed.jit import compiled, run_shares
+from binep.engines.packed.layout import Layout, fan_in
+from binep.engines.packed.relaxing import Found, Motion, Synapses, relax_share
+from binep.errors import BinepError
+from binep.gradients import EquilibriumPropagation, Learning
+from binep.metrics import Tally
+from binep.network import Clamped, Network
+from binep.neurons import Heaviside
+from binep.optim import Bop, Optimizers, _decayed
+from binep.relaxation import Relaxation
+
+Array = Any
+
+# Sums stay exact in float32, as the reference's do, below this.
+LARGEST_SUM = 2**24
+
+
+@dataclass(frozen=True)
+class Activity:
+    """Events of the mini-batches since the engine was made; a measure of how silent it is.
+
+    Attributes:
+        samples: trained on or evaluated. steps: taken by all neurons of a sample, added up.
+        events: bits that changed. coincidences: entries of momenta that were touched.
+    """
+
+    samples: int = 0
+    steps: int = 0
+    events: int = 0
+    coincidences: int = 0
+
+
+class PackedEngine:
+    """Trains networks of binary weights and activations on the CPU; see `ReferenceEngine`.
+
+    The packed weights are a copy; signs, momenta, biases and scales are changed where they are, in
+    the network and its optimizers, which so hold the state of training at any time. If someone else
+    changes them, the copy is made anew.
+
+    Args:
+        early_stop: take quiet stretches at constant drives; the results are the same without.
+    """
+
+    name = "packed"
+    precision = "bits, float32"
+
+    def __init__(
+        self,
+        network: Network,
+        learning: Learning,
+        optimizers: Optimizers,
+        *,
+        early_stop: bool = True,
+    ) -> None:
+        self.learning = _check(network, learning)
+        self.network, self.optimizers, self.early_stop = network, optimizers, early_stop
+        self.activity = Activity()
+        self._tally = Tally()
+        self._layout = Layout(network)
+        self._bits = np.zeros(self._layout.words, np.uint64)
+        self._motion = _motion(network)
+        self._seen: list[Any] = [None] * len(network.couplings)
+        # The thresholds at which all momenta have been found not to flip anything (more).
+        self._tested: dict[int, tuple[Any, float]] = {}
+        self._samples = None
+        neurons = self._layout.cells
+        self._synapses = Synapses(self._bits, *(np.zeros(neurons, np.float32) for _ in range(3)))
+        _announce()
+
+    # --- what every engine offers ---------------------------------------------------------------
+
+    @torch.no_grad()
+    def train(self, x: Tensor, labels: Tensor) -> None:
+        """One training step on a mini-batch, (batch, *input_shape), with labels, (batch,)."""
+        ep = self.learning
+        beta = ep.beta * (ep._draw_sign() if ep.sign == "random" else 1)
+        clamped, target = self._clamp(x), self.network.target(labels)
+        found, steps = self._phases(clamped, target, beta)
+        seen = metrics.tally(self.network, self._free(found, steps), labels)
+        span, base = (2 * beta, 2) if ep.sign == "centered" else (beta, 0)
+        flips = self._learn(clamped, found, base, span)
+        for optimizer in (self.optimizers.sgd, self.optimizers.scale_sgd):
+            if optimizer is not None:
+                optimizer.step()
+        self._tally += seen.having(flips=flips, nudged_steps=steps[1] + steps[2])
+
+    @torch.no_grad()
+    def evaluate(self, x: Tensor, labels: Tensor) -> Tally:
+        """Read a mini-batch out of the free phase, without learning from it."""
+        found, steps = self._phases(self._clamp(x), self.network.target(labels), None)
+        return metrics.tally(self.network, self._free(found, steps), labels)
+
+    def collect(self) -> Tally:
+        """What was counted over the mini-batches trained on since the last call."""
+        tally, self._tally = self._tally, Tally()
+        return tally
+
+    def sync(self) -> None:
+        """The network and the optimizers are the state: there is nothing to bring back."""
+
+    @torch.no_grad()
+    def relax(self, x: Tensor, labels: Tensor, beta: float) -> list[list[Tensor]]:
+        """The states s1..sN after the free phase, nudged by beta and, if centered, by -beta."""
+        target = self.network.target(labels)
+        found, steps = self._phases(self._clamp(x), target, beta, keep=True)
+        return [
+            [
+                torch.from_numpy(
+                    layer.gather(found.states[phase, :, layer.start : layer.start + layer.cells])
+                ).reshape(len(x), *shape)
+                for layer, shape in zip(self._layout.layers, self.network.layer_shapes, strict=True)
+            ]
+            for phase in range(3)
+            if steps[phase]
+        ]
+
+    # --- relaxation -----------------------------------------------------------------------------
+
+    def _clamp(self, x: Tensor) -> Clamped:
+        """The clamped input; its drive is left empty where the kernel sums the pixels itself."""
+        self._load()
+        x = self.network.check(x)
+        if not x.is_floating_point() and not self._layout.wiring.conv[0]:
+            return Clamped(x, torch.empty(0), None)
+        return self.network.clamp(x)
+
+    def _load(self) -> None:
+        """Pack the signs again where the network's have been changed by someone else."""
+        for n, coupling in enumerate(self.network.couplings):
+            version = (coupling.signs.data_ptr(), coupling.signs._version)
+            if self._seen[n] != version:
+                if not coupling.signs.is_contiguous():
+                    raise BinepError(
+                        f"engine 'packed': the signs of coupling {n} are not contiguous"
+                    )
+                self._layout.pack_signs(n, coupling.signs, self._bits)
+                self._seen[n] = version
+                self._tested.pop(n, None)
+        for n, (coupling, layer) in enumerate(
+            zip(self.network.couplings, self._layout.layers, strict=True)
+        ):
+            here = slice(layer.start, layer.start + layer.cells)
+            scale = coupling.scale.detach().numpy().reshape(-1)
+            gain = np.broadcast_to(scale, (layer.channels,))
+            self._synapses.gain[here] = layer.spread(gain)
+            if coupling.bias is not None:
+                self._synapses.bias[here] = layer.spread(coupling.bias.detach().numpy())
+            if n and not self._layout.wiring.conv[n]:
+                below = self._layout.layers[n - 1]
+                ones = np.full(below.channels, scale[0], np.float32)
+                self._synapses.gain_down[below.start : below.start + below.cells] = below.spread(
+                    ones
+                )
+
+    def _phases(
+        self, clamped: Clamped, target: Tensor, beta: float | None, *, keep: bool = False
+    ) -> tuple[Found, list[int]]:
+        """Run the free phase and, with a beta, the nudged ones; and how many steps each took."""
+        ep = self.learning
+        steps = [ep.free_steps, ep.nudged_steps, ep.nudged_steps]
+        if beta is None:
+            steps[1:] = 0, 0
+        elif ep.sign != "centered":
+            steps[2] = 0
+        tolerance = ep.tolerance
+        if tolerance is None:
+            return self._run(clamped, target, beta, steps, keep, False), steps
+        # A mini-batch settles as a whole: see when each phase does, then run it so far.
+        for phase, count in enumerate(steps):
+            if count:
+                tried = [*steps[: phase + 1], *[0] * (2 - phase)]
+                trace = self._run(clamped, target, beta, tried, False, True).residuals[phase]
+                settled = np.flatnonzero(trace[:, :count].max(0) <= np.float32(tolerance))
+                steps[phase] = int(settled[0]) + 1 if len(settled) else count
+        return self._run(clamped, target, beta, steps, keep, False), steps
+
+    def _run(
+        self,
+        clamped: Clamped,
+        target: Tensor,
+        beta: float | None,
+        steps: list[int],
+        keep: bool,
+        trace: bool,
+    ) -> Found:
+        layout, batch = self._layout, len(target)
+        threads = torch.get_num_threads()
+        if self._samples is None or len(self._samples.s) != 3 * threads:
+            self._samples = layout.samples(3 * threads)
+        first, cells = layout.layers[0], layout.cells
+        drives = np.empty((0, 0), np.float32)
+        pixels = np.empty((0, 0), np.uint8)
+        pixel_gain = np.empty(0, np.float32)
+        if len(clamped.drive):
+            drives = first.spread(clamped.drive.flatten(1).numpy())
+        else:
+            pixels = _pixels(clamped.x)
+            gain = self.network.couplings[0].scale.detach() / levels(clamped.x)
+            pixel_gain = first.spread(np.broadcast_to(gain.numpy(), (first.channels,)))
+        found = Found(
+            bits=np.empty((3, batch, cells // 64), np.uint64),
+            switches=np.empty((3, batch if layout.hidden_conv else 0, cells), np.int32),
+            top=np.empty((batch, layout.layers[-1].channels), np.float32),
+            states=np.empty((3, batch if keep else 0, cells), np.float32),
+            residuals=np.zeros((3, batch, max(2, *steps) if trace else 1), np.float32),
+            events=np.zeros(batch, np.int64),
+            steps=np.zeros(batch, np.int64),
+        )
+        run_shares(
+            relax_share,
+            layout.wiring,
+            self._synapses,
+            self._motion,
+            self._samples,
+            drives,
+            pixels,
+            pixel_gain,
+            target.contiguous().numpy(),
+            np.float32(0 if beta is None else beta),
+            self.learning.nudge == "live",
+            np.array(steps, np.int64),
+            self.early_stop and not trace,
+            found,
+        )
+        self._note(samples=batch, steps=int(found.steps.sum()), events=int(found.events.sum()))
+        return found
+
+    def _note(self, **counts: int) -> None:
+        self.activity = Activity(
+            **{k: v + counts.get(k, 0) for k, v in vars(self.activity).items()}
+        )
+
+    def _free(self, found: Found, steps: list[int]) -> Relaxation:
+        """The free phase as far as it is read out: the output neurons and the last residual."""
+        residuals = torch.zeros(steps[0])
+        residuals[-1] = float(found.residuals[0].max())
+        return Relaxation([torch.from_numpy(found.top)], [], residuals)
+
+    # --- learning -------------------------------------------------------------------------------
+
+    def _learn(self, clamped: Clamped, found: Found, base: int, span: float) -> list[int]:
+        """Step Bop on every coupling and leave the gradients of biases and scales in `.grad`."""
+        plus, minus, batch = found.bits[1], found.bits[base], len(clamped.x)
+        contrast = learn.contrast_bits(plus, minus)
+        flips: dict[int, int] = {}
+        for n, coupling in enumerate(self.network.couplings):
+            layer = self._layout.layers[n]
+            factor = -1 / (span * batch * (levels(clamped.x) if n == 0 else 1))
+            flips[id(coupling.signs)] = self._bop(n, clamped, found, base, factor)
+            if coupling.bias is not None:
+                here = layer.gather(contrast[layer.start : layer.start + layer.cells])
+                here = here.reshape(layer.channels, -1).sum(1)
+                difference = torch.from_numpy(here.astype(np.float32))
+                coupling.bias.grad = -1 / (span * batch) * difference
+        bop = self.optimizers.bop
+        claimed = [p for group in bop.param_groups for p in group["params"]] if bop else []
+        return [flips[id(p)] for p in claimed]
+
+    def _bop(self, n: int, clamped: Clamped, found: Found, base: int, factor: float) -> int:
+        coupling, layer = self.network.couplings[n], self._layout.layers[n]
+        if n == 0 and clamped.x.is_floating_point():
+            return self._bop_real(clamped, found, base, factor)
+        wiring, bop = self._layout.wiring, self.optimizers.bop
+        signs = coupling.signs
+        group = _group(bop, signs)
+        if group is None:
+            raise BinepError(f"engine 'packed': no Bop claims the signs of coupling {n}")
+        assert bop is not None
+        gamma, state, fresh = group["gamma"] * group["lr"], bop.state[signs], False
+        if not state:
+            state.update(momentum=bop._initial_momentum(signs, group), decay=1.0, flips=0)
+            fresh = group["noise"] == 0
+        elif not state["momentum"].is_contiguous():
+            state["momentum"] = state["momentum"].contiguous()
+        momentum = state["momentum"]
+        tested = math.inf
+        if fresh:
+            tested = -math.inf
+        elif n in self._tested and self._tested[n][0] == (momentum.data_ptr(), momentum._version):
+            tested = self._tested[n][1]
+        if not fresh:
+            before = momentum._version
+            state["decay"] = _decayed(momentum, state["decay"], gamma)
+            tested = tested if momentum._version == before else math.inf
+        bound = np.float32(group["tau"] / state["decay"])
+        bopping = learn.Bopping(
+            momentum.numpy().reshape(layer.channels, -1),
+            signs.detach().numpy().reshape(layer.channels, -1),
+            self._bits,
+            int(wiring.up_at[n]),
+            int(wiring.up_words[n]),
+            int(wiring.down_at[n]),
+            int(wiring.down_words[n]),
+            np.float32(factor),
+            np.float32(gamma / state["decay"]),
+            bound,
+        )
+        overlaps = np.zeros(layer.channels, np.int64)
+        flips, touched = self._coincide(n, bopping, clamped, found, base, overlaps)
+        conv = wiring.conv[n]
+        if bound < tested:
+            columns = np.empty(0, np.int64) if conv else self._layout.columns(n)
+            taps = int(wiring.kernel[n] ** 2)
+            flips += sum(run_shares(learn.flip_share, bopping, columns, taps))
+        self._tested[n] = (momentum.data_ptr(), momentum._version), float(bound)
+        state["flips"] += int(flips)
+        rule = coupling.synapses.scale_factor.double() * factor  # type: ignore[union-attr]
+        overlap = torch.from_numpy(overlaps).double()
+        overlap = overlap if conv else overlap.sum()
+        coupling.scale.grad = (rule * overlap).to(coupling.scale.dtype)
+        self._note(coincidences=int(touched))
+        return int(flips)
+
+    def _coincide(
+        self,
+        n: int,
+        bopping: learn.Bopping,
+        clamped: Clamped,
+        found: Found,
+        base: int,
+        overlaps: Array,
+    ) -> tuple[int, int]:
+        """Add coupling n's contrast to its momentum and flip; flips and entries touched."""
+        layout, layer = self._layout, self._layout.layers[n]
+        plus, minus = found.bits[1], found.bits[base]
+        if not layout.wiring.conv[n]:
+            columns = layout.columns(n)
+            if n == 0:
+                pixels = _pixels(clamped.x)
+                args = (bopping, pixels, plus, minus, layer.span, columns, overlaps)
+                return _sums(run_shares(learn.learn_pixels_share, *args))
+            below = layout.below(n)
+            synapse = np.zeros(below.cells, np.int64)
+            synapse[columns] = np.arange(len(columns))
+            lists = np.empty((4, len(plus), below.cells), np.int32)
+            lengths = np.empty((4, len(plus)), np.int64)
+            run_shares(learn.list_share, plus, minus, below.span, lists, lengths)
+            args = (bopping, plus, minus, lists, lengths, layer.span, synapse, columns, overlaps)
+            return _sums(run_shares(learn.learn_dense_share, *args))
+        below, pixels = layout.below(n), np.empty((0, 0, 0, 0), np.uint8)
+        if n == 0:
+            pixels = clamped.x.to(torch.uint8).numpy()
+            switches = self._first_switches(clamped)
+            plus_switches = minus_switches = switches
+        else:
+            plus_switches, minus_switches = found.switches[1], found.switches[base]
+        window = learn.Window(
+            *(int(values[n]) for values in (layout.wiring.kernel, layout.wiring.padding)),
+            below.rows,
+            below.cols,
+            below.channels,
+            below.words,
+            int(layout.wiring.map_cols[n]),
+        )
+        shares = run_shares(
+            learn.learn_conv_share,
+            bopping,
+            window,
+            pixels,
+            plus,
+            minus,
+            plus_switches,
+            minus_switches,
+            below.span if n else (0, 0),
+            layer.span,
+            overlaps,
+        )
+        return _sums(shares)
+
+    def _first_switches(self, clamped: Clamped) -> Array:
+        """The first pool's switches in the packed layout; each neuron's own place if none pools."""
+        layer = self._layout.layers[0]
+        if clamped.switches is not None:
+            switches = clamped.switches.flatten(1).numpy().astype(np.int32)
+        else:
+            places = np.arange(layer.places, dtype=np.int32)
+            switches = np.tile(places, (len(clamped.x), layer.channels))
+        return layer.spread(switches)
+
+    def _bop_real(self, clamped: Clamped, found: Found, base: int, factor: float) -> int:
+        """The first coupling's step for real inputs: sums of real numbers, as the reference's."""
+        coupling, layer, bop = (
+            self.network.couplings[0],
+            self._layout.layers[0],
+            self.optimizers.bop,
+        )
+        group = _group(bop, coupling.signs)
+        if bop is None or group is None:
+            raise BinepError("engine 'packed': no Bop claims the signs of coupling 0")
+        first, last = layer.span
+
+        def correlate(bits: Array) -> Tensor:
+            words = np.ascontiguousarray(bits[:, first:last])
+            cells = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")
+            above = torch.from_numpy(layer.gather(cells)).bool()
+            shape = self.network.layer_shapes[0]
+            return coupling.correlate(
+                clamped.x, above.reshape(len(above), *shape), clamped.switches
+            )
+
+        contrast = correlate(found.bits[1])
+        contrast -= correlate(found.bits[base])
+        coupling.synapses.set_gradient_from_contrast(contrast, factor)
+        flips = bop._flip(coupling.signs, group)
+        coupling.signs.grad = None
+        return flips
+
+
+def _sums(shares: list[tuple[int, int]]) -> tuple[int, int]:
+    return sum(share[0] for share in shares), sum(share[1] for share in shares)
+
+
+def _pixels(x: Tensor) -> Array:
+    """Pixels, or bits, as bytes, (batch, features)."""
+    return x.flatten(1).to(torch.uint8).contiguous().numpy()
+
+
+def _group(bop: Bop | None, parameter: Tensor) -> dict[str, Any] | None:
+    """The group of Bop that a parameter belongs to."""
+    groups = bop.param_groups if bop is not None else []
+    return next((g for g in groups if any(p is parameter for p in g["params"])), None)
+
+
+def _motion(network: Network) -> Motion:
+    """The network's dynamics in the numbers that torch computes with: float32."""
+    neuron, dynamics = network.neuron, network.dynamics
+    assert isinstance(neuron, Heaviside) and isinstance(dynamics, EnergyBased)
+    threshold, sigma = np.float32(neuron.threshold), np.float32(neuron.sigma)
+    slope = np.float32(1 / (2 * neuron.sigma))
+    reach = np.array([0, 1, network.initial_state], np.float32)
+    listening = bool((np.abs(reach - threshold) <= sigma).all())
+    return Motion(
+        keep=np.float32(1 - dynamics.dt),
+        take=np.float32(dynamics.dt),
+        threshold=threshold,
+        sigma=sigma,
+        slope=slope,
+        windowed=not (listening and slope == 1),
+        initial=np.float32(network.initial_state),
+    )
+
+
+def _check(network: Network, learning: Learning) -> EquilibriumPropagation:
+    """Refuse, by name, what this engine does not compute."""
+    needs = {
+        "binary activations, neuron=Heaviside(...)": isinstance(network.neuron, Heaviside),
+        "dynamics='energy'": isinstance(network.dynamics, EnergyBased),
+        "cost='mse'": network.cost == "mse",
+        "binary weights": all(coupling.binary for coupling in network.couplings),
+        "parameters in float32 on the CPU": all(
+            p.dtype == torch.float32 and p.device.type == "cpu" for p in network.parameters()
+        ),
+    }
+    for need, met in needs.items():
+        if not met:
+            raise BinepError(f"engine 'packed' needs {need}; the reference engine runs the rest")
+    if not isinstance(learning, EquilibriumPropagation):
+        raise BinepError(
+            f"engine 'packed' with {type(learning).__name__}: allowed is EquilibriumPropagation"
+        )
+    for n, coupling in enumerate(network.couplings):
+        largest = (fan_in(coupling) + 8) * (255 if n == 0 else 1)
+        if largest >= LARGEST_SUM:
+            raise BinepError(
+                f"engine 'packed': sums of coupling {n} reach {largest}: allowed is less than "
+                f"{LARGEST_SUM}, so that they are exact in float32"
+            )
+    return learning
+
+
+def _announce() -> None:
+    """Say that the first call will take a while."""
+    if not compiled(relax_share):
+        print("compiling kernels for this machine, once", file=sys.stderr)

@@ -1,0 +1,73 @@
+"""How kernels are compiled: for this machine, once, and kept in the user's cache."""
+
+import functools
+import hashlib
+import os
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numba
+import torch
+
+# Functions that only kernels call. Without wrappers for Python they compile much faster.
+inner: Any = numba.njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+
+def _folder() -> Path:
+    """Where compiled kernels are kept: a folder for exactly these sources.
+
+    Numba itself would look only at the file that a kernel stands in, not at what it calls.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    given = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME")
+    base = Path(given) if given else Path.home() / ".cache"
+    return base / "binep" / "kernels" / digest.hexdigest()[:16]
+
+
+def _usable(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError:
+        return Path(tempfile.mkdtemp(prefix="binep-kernels-"))
+    return folder
+
+
+FOLDER = _usable(_folder())
+
+
+def kernel(function: Any) -> Any:
+    """Compile a function that runs beside others, without Python's lock; keep it in `FOLDER`."""
+    before = numba.config.CACHE_DIR  # type: ignore[attr-defined]
+    numba.config.CACHE_DIR = str(FOLDER)  # type: ignore[attr-defined]
+    try:
+        return numba.njit(error_model="numpy", nogil=True, cache=True)(function)
+    finally:
+        numba.config.CACHE_DIR = before  # type: ignore[attr-defined]
+
+
+def compiled(dispatcher: Any) -> bool:
+    """Whether a kernel is there, in this process or in the folder."""
+    name = dispatcher.py_func.__name__
+    return bool(dispatcher.signatures) or any(FOLDER.rglob(f"*.{name}-*.nbi"))
+
+
+@functools.cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="binep-packed")
+
+
+def run_shares(share: Any, *args: Any) -> list[Any]:
+    """Run `share(*args, threads, thread)` on as many threads as torch was given; all results."""
+    threads = torch.get_num_threads()
+    if not share.signatures:
+        # Compiled once, not by every thread.
+        first = [share(*args, threads, 0)]
+    else:
+        first = []
+    others = [_pool(threads).submit(share, *args, threads, n) for n in range(1, threads)]
+    return [*(first or [share(*args, threads, 0)]), *(other.result() for other in others)]

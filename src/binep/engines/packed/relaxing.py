@@ -1,0 +1,887 @@
+"""Relaxation by events: a sample at a time, paying for the bits that change.
+
+A sample's neurons stand in one row, layer after layer; a layer of images is channels-last, each
+position padded to whole words of 64 channels. Sums over bits are counts of positive synapses,
+
+    sum_j w_ij a_j  =  2 count_i - (active bits),     count_i = sum_j a_j [w_ij > 0],
+
+so that a bit that changes adds or subtracts one row of packed weights. Rows are added upright, by
+carry-save adders, and read out once a step. Between changes of bits neurons are independent of each
+other: as long as none changes, each is stepped on its own (`_coast`).
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from binep.engines.packed.jit import inner, kernel
+from binep.engines.packed.simd import (
+    add_eight_rows,
+    add_where,
+    advance_free,
+    advance_nudged,
+    advance_windowed,
+    expand,
+    largest_change,
+    lowest,
+    popcount,
+)
+
+Array = Any
+
+# Binary digits of the largest sum: float32 holds integers below 2**24.
+LEVELS = 25
+_FIRST_HORIZON = 4
+_ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
+_NONE = np.uint64(0)
+
+
+class Wiring(NamedTuple):
+    """Where everything is. One entry a layer; coupling l joins layer l-1 to layer l, 0 the input.
+
+    Attributes:
+        start: first neuron of a layer, (layers + 1,); a multiple of 64.
+        channels, rows, cols: of a layer; a vector is one position of many channels.
+        words: of 64 channels a position.
+        conv, kernel, padding, pool, map_rows, map_cols: of a coupling, before pooling.
+        up_at, up_words: first word and row length in `Synapses.bits` of the rows that run over
+            the layer above: one a neuron below (dense), or one a tap and channel below (conv).
+        down_at, down_words: the same for the rows that run over the layer below: one a neuron
+            above (dense), or one a channel above and tap (conv).
+        counts_at: first entry in `Sample.counts`, maps_at in `Sample.present`, held_at in
+            `Sample.held`.
+    """
+
+    start: Array
+    channels: Array
+    rows: Array
+    cols: Array
+    words: Array
+    conv: Array
+    kernel: Array
+    padding: Array
+    pool: Array
+    map_rows: Array
+    map_cols: Array
+    up_at: Array
+    up_words: Array
+    down_at: Array
+    down_words: Array
+    counts_at: Array
+    maps_at: Array
+    held_at: Array
+
+
+class Synapses(NamedTuple):
+    """The weights. Neurons that only pad a layer have gain 0.
+
+    Attributes:
+        bits: [w > 0] of all couplings in both directions, packed; it begins with a row of zeros.
+        gain: scale of the coupling from below, a neuron. bias: a neuron.
+        gain_down: scale of the dense coupling to the layer above, a neuron.
+    """
+
+    bits: Array
+    gain: Array
+    bias: Array
+    gain_down: Array
+
+
+class Motion(NamedTuple):
+    """`s <- clamp(keep s + take (rho'(s) drive + nudge), 0, 1)`, in float32.
+
+    `windowed`: whether `rho'` is anything but 1. `live`: beta of a live nudge.
+    """
+
+    keep: Any
+    take: Any
+    threshold: Any
+    sigma: Any
+    slope: Any
+    windowed: bool
+    initial: Any
+
+
+class Sample(NamedTuple):
+    """All that changes while one sample relaxes; (neurons,) unless said otherwise.
+
+    Attributes:
+        s: states. ahead: states some steps on. bits: packed activity, (words,).
+        drive: up + down. up, down: drives from below and from above.
+        active: bits that are 1, (layers,).
+        events, event_count: neurons whose bit changed in the last step, layer by layer.
+        counts: positive synapses from active neurons below, int32, a map position and channel.
+        present: active bits in the window of a map position, int32.
+        held: positive synapses from active neurons above of a dense coupling, int32.
+        tug, lean: the same for a conv coupling, where scales stand inside the sum, in float64:
+            `down = tug - lean`; lean is one number a position.
+        switches: the map position that each neuron's pool has chosen. placed: the one from which
+            it now contributes to `tug`, or -1.
+        pull, target: the constant nudge and the target of the top layer, (top,).
+        planes, rows, inverted, dirty: workspace.
+    """
+
+    s: Array
+    ahead: Array
+    bits: Array
+    drive: Array
+    up: Array
+    down: Array
+    active: Array
+    events: Array
+    event_count: Array
+    counts: Array
+    present: Array
+    held: Array
+    tug: Array
+    lean: Array
+    switches: Array
+    placed: Array
+    pull: Array
+    target: Array
+    planes: Array
+    rows: Array
+    inverted: Array
+    dirty: Array
+
+
+class Found(NamedTuple):
+    """What the phases left: free, nudged, and nudged the other way, (3, batch, ...).
+
+    Attributes:
+        bits: packed activity. switches: those of the hidden pools (or nothing, if none pools).
+        top: states of the output neurons in the free phase, (batch, outputs).
+        states: all states (or nothing, if not asked for).
+        residuals: largest change of any neuron, of the last step or, traced, of every step.
+        events: bits that changed, (batch,). steps: steps run with all neurons, (batch,).
+    """
+
+    bits: Array
+    switches: Array
+    top: Array
+    states: Array
+    residuals: Array
+    events: Array
+    steps: Array
+
+
+# --- sums of packed rows ------------------------------------------------------------------------
+
+
+@inner
+def _digits(number):
+    """How many binary digits a number has."""
+    digits = 0
+    while number > 0:
+        number >>= 1
+        digits += 1
+    return digits
+
+
+@inner
+def _fill(array, begin, end, value):
+    """`array[begin:end] = value`; Numba takes seconds to compile that."""
+    for n in range(begin, end):
+        array[n] = value
+
+
+@inner
+def _copy_into(array, begin, source, first, count):
+    """`array[begin : begin + count] = source[first : first + count]`."""
+    for n in range(count):
+        array[begin + n] = source[first + n]
+
+
+@inner
+def _clear_planes(planes, words, levels):
+    for n in range(levels):
+        _fill(planes, 2 * n * words, (2 * n + 1) * words, 0)
+
+
+@inner
+def _add_rows(matrix, rows, inverted, count, words, planes, base, waiting):
+    """Add `2^base` times the rows `matrix[rows[n] : rows[n] + words]` to upright counters.
+
+    Bit k of the counters is `planes[2 k words : (2 k + 1) words]`; behind it stands a carry of the
+    same worth that still waits for a second one, if bit k of `waiting` says so: so a carry moves
+    on only half as often at each level. `rows` needs room for seven more than `count`.
+    Returns the new `waiting`.
+    """
+    for n in range(count, (count + 7) // 8 * 8):
+        rows[n] = 0
+        inverted[n] = _NONE
+    for n in range(0, count, 8):
+        r = (
+            rows[n],
+            rows[n + 1],
+            rows[n + 2],
+            rows[n + 3],
+            rows[n + 4],
+            rows[n + 5],
+            rows[n + 6],
+            rows[n + 7],
+        )
+        m = (
+            inverted[n],
+            inverted[n + 1],
+            inverted[n + 2],
+            inverted[n + 3],
+            inverted[n + 4],
+            inverted[n + 5],
+            inverted[n + 6],
+            inverted[n + 7],
+        )
+        level = base + 3
+        busy = (waiting >> level) & 1
+        eights = (2 * level + 1) * words if busy == 0 else 2 * LEVELS * words
+        for w in range(0, words, 8):
+            shifted = (
+                r[0] + w,
+                r[1] + w,
+                r[2] + w,
+                r[3] + w,
+                r[4] + w,
+                r[5] + w,
+                r[6] + w,
+                r[7] + w,
+            )
+            add_eight_rows(planes, 2 * base * words + w, 2 * words, eights + w, matrix, shifted, m)
+        while busy:
+            at, wait, carry = 2 * level * words, (2 * level + 1) * words, 2 * LEVELS * words
+            waiting &= ~(1 << level)
+            level += 1
+            busy = (waiting >> level) & 1
+            onward = (2 * level + 1) * words if busy == 0 else carry
+            for w in range(words):
+                a, b, c = planes[at + w], planes[wait + w], planes[carry + w]
+                planes[at + w] = a ^ b ^ c
+                planes[onward + w] = (a & b) | ((a ^ b) & c)
+        waiting |= 1 << level
+    return waiting
+
+
+@inner
+def _finish_planes(planes, words, levels, waiting):
+    """Let all waiting carries move on."""
+    moving = False
+    carry = 2 * LEVELS * words
+    for level in range(levels):
+        at, wait = 2 * level * words, (2 * level + 1) * words
+        waits = (waiting >> level) & 1
+        if waits and moving:
+            for w in range(words):
+                a, b, c = planes[at + w], planes[wait + w], planes[carry + w]
+                planes[at + w] = a ^ b ^ c
+                planes[carry + w] = (a & b) | ((a ^ b) & c)
+        elif waits or moving:
+            source = wait if waits else carry
+            for w in range(words):
+                a, b = planes[at + w], planes[source + w]
+                planes[at + w] = a ^ b
+                planes[carry + w] = a & b
+            moving = True
+
+
+@inner
+def _count_rows(matrix, sample, count, words, counts, at, offset):
+    """`counts[at + j] += offset + sum_n (row_n ^ inverted_n)_j` for `64 words` columns j."""
+    planes = sample.planes
+    levels = _digits(count)
+    # The first three bits are always written.
+    _clear_planes(planes, words, max(levels, 3))
+    waiting = _add_rows(matrix, sample.rows, sample.inverted, count, words, planes, 0, 0)
+    _finish_planes(planes, words, levels, waiting)
+    for w in range(words):
+        expand(planes, w, 2 * words, levels, counts, at + 64 * w, offset)
+
+
+@inner
+def _scale(counts, at, active, gain, bias, to, first, count):
+    """`to[j] = gain_j (2 count_j - active) + bias_j`, each operation rounded to float32."""
+    for j in range(count):
+        total = np.float32(2 * counts[at + j] - active)
+        to[first + j] = gain[first + j] * total + bias[first + j]
+
+
+# --- drives -------------------------------------------------------------------------------------
+
+
+@inner
+def _list_active(wiring, sample, layer, matrix_at, words):
+    """List the rows of all active neurons of a layer; returns how many."""
+    count = 0
+    first = wiring.start[layer]
+    for word in range(first // 64, wiring.start[layer + 1] // 64):
+        rest = sample.bits[word]
+        while rest:
+            j = 64 * word + lowest(rest) - first
+            rest &= rest - np.uint64(1)
+            sample.rows[count] = matrix_at + j * words
+            sample.inverted[count] = _NONE
+            count += 1
+    return count
+
+
+@inner
+def _list_events(wiring, sample, layer, matrix_at, words):
+    """List the rows of all neurons of a layer that changed, inverted where their bit fell.
+
+    Since `-b = (1 - b) - 1`, subtracting a row is adding its inverse and subtracting one; returns
+    how many rows there are and how many are inverted.
+    """
+    count, fallen = sample.event_count[layer], 0
+    first = wiring.start[layer]
+    for n in range(count):
+        j = sample.events[first + n]
+        on = (sample.bits[j // 64] >> np.uint64(j % 64)) & np.uint64(1)
+        sample.rows[n] = matrix_at + (j - first) * words
+        sample.inverted[n] = _NONE if on else _ALL
+        fallen += 0 if on else 1
+    return count, fallen
+
+
+@inner
+def _sum_dense(wiring, synapses, sample, layer, matrix_at, words, counts, at, anew):
+    """Bring the counts of a dense coupling up to date with a layer: by events, or from nothing."""
+    if anew or sample.active[layer] < sample.event_count[layer]:
+        _fill(counts, at, at + 64 * words, 0)
+        count, fallen = _list_active(wiring, sample, layer, matrix_at, words), 0
+    else:
+        count, fallen = _list_events(wiring, sample, layer, matrix_at, words)
+    if count:
+        _count_rows(synapses.bits, sample, count, words, counts, at, -fallen)
+
+
+@inner
+def _sum_conv(wiring, synapses, sample, l, anew):
+    """Bring the counts of a conv coupling up to date, a map position at a time; marks the dirty."""
+    below = l - 1
+    anew = anew or sample.active[below] < sample.event_count[below]
+    side, pad = wiring.kernel[l], wiring.padding[l]
+    words, cells = wiring.up_words[l], 64 * wiring.words[below]
+    first, cols = wiring.start[below], wiring.cols[below]
+    if anew:
+        count = _list_active(wiring, sample, below, 0, 1)
+        for n in range(count):
+            sample.events[first + n] = first + sample.rows[n]
+    else:
+        count = sample.event_count[below]
+    for oy in range(wiring.map_rows[l]):
+        for ox in range(wiring.map_cols[l]):
+            q = oy * wiring.map_cols[l] + ox
+            near, fallen = 0, 0
+            for n in range(count):
+                j = sample.events[first + n]
+                place, c = (j - first) // cells, (j - first) % cells
+                ky, kx = place // cols + pad - oy, place % cols + pad - ox
+                if 0 <= ky < side and 0 <= kx < side:
+                    on = (sample.bits[j // 64] >> np.uint64(j % 64)) & np.uint64(1)
+                    tap = ky * side + kx
+                    sample.rows[near] = wiring.up_at[l] + (tap * cells + c) * words
+                    sample.inverted[near] = _NONE if on else _ALL
+                    fallen += 0 if on else 1
+                    near += 1
+            at = wiring.counts_at[l] + q * 64 * words
+            if anew:
+                _fill(sample.counts, at, at + 64 * words, 0)
+                sample.present[wiring.maps_at[l] + q] = near
+            else:
+                sample.present[wiring.maps_at[l] + q] += near - 2 * fallen
+            sample.dirty[q] = anew or near > 0
+            if near:
+                _count_rows(synapses.bits, sample, near, words, sample.counts, at, -fallen)
+
+
+@inner
+def _pool(wiring, synapses, sample, l):
+    """`up = gain max(sums) + bias` and its switches; the first of equal sums in row-major order."""
+    pool, wide, cells = wiring.pool[l], 64 * wiring.up_words[l], 64 * wiring.words[l]
+    for py in range(wiring.rows[l]):
+        for px in range(wiring.cols[l]):
+            stale = False
+            for k in range(pool * pool):
+                q = (py * pool + k // pool) * wiring.map_cols[l] + px * pool + k % pool
+                stale = stale or sample.dirty[q]
+            if not stale:
+                continue
+            first = wiring.start[l] + (py * wiring.cols[l] + px) * cells
+            corner = py * pool * wiring.map_cols[l] + px * pool
+            best, chosen = sample.ahead, sample.switches
+            for k in range(pool * pool):
+                q = corner + k // pool * wiring.map_cols[l] + k % pool
+                at = wiring.counts_at[l] + q * wide
+                present = sample.present[wiring.maps_at[l] + q]
+                if k == 0:
+                    for c in range(cells):
+                        best[first + c] = np.float32(2 * sample.counts[at + c] - present)
+                        chosen[first + c] = np.int32(q)
+                else:
+                    for c in range(cells):
+                        total = np.float32(2 * sample.counts[at + c] - present)
+                        more = total > best[first + c]
+                        best[first + c] = total if more else best[first + c]
+                        chosen[first + c] = np.int32(q) if more else chosen[first + c]
+            for c in range(cells):
+                j = first + c
+                sample.up[j] = synapses.gain[j] * best[j] + synapses.bias[j]
+
+
+@inner
+def _put(wiring, synapses, sample, l, c, q, amount):
+    """Add `amount` times channel c's kernel, at map position q, to what is sent down."""
+    below = l - 1
+    side, pad, words = wiring.kernel[l], wiring.padding[l], wiring.down_words[l]
+    oy, ox = q // wiring.map_cols[l], q % wiring.map_cols[l]
+    for ky in range(side):
+        y = oy + ky - pad
+        if y < 0 or y >= wiring.rows[below]:
+            continue
+        for kx in range(side):
+            x = ox + kx - pad
+            if x < 0 or x >= wiring.cols[below]:
+                continue
+            place = y * wiring.cols[below] + x
+            row = wiring.down_at[l] + (c * side * side + ky * side + kx) * words
+            at = wiring.start[below] + place * 64 * wiring.words[below]
+            for w in range(wiring.words[below]):
+                add_where(sample.tug, at + 64 * w, synapses.bits[row + w], 2 * amount)
+            sample.lean[wiring.start[below] // 64 + place] += amount
+
+
+@inner
+def _send_down_conv(wiring, synapses, sample, l, anew):
+    """`down = sum of scale * kernel` over active neurons above, each from where its switch points.
+
+    Sums of float32 scales of like size are exact in float64, in any order.
+    """
+    below, cells = l - 1, 64 * wiring.words[l]
+    begin, end = wiring.start[l], wiring.start[l + 1]
+    places = wiring.rows[below] * wiring.cols[below]
+    moves = 0
+    for j in range(begin, end):
+        on = (sample.bits[j // 64] >> np.uint64(j % 64)) & np.uint64(1)
+        moves += sample.placed[j] != (sample.switches[j] if on else -1)
+    if anew or sample.active[l] < moves:
+        _fill(sample.placed, begin, end, -1)
+        _fill(sample.tug, wiring.start[below], wiring.start[l], 0)
+        _fill(sample.lean, wiring.start[below] // 64, wiring.start[below] // 64 + places, 0)
+    elif moves == 0:
+        return False
+    for j in range(begin, end):
+        on = (sample.bits[j // 64] >> np.uint64(j % 64)) & np.uint64(1)
+        wanted = sample.switches[j] if on else np.int32(-1)
+        if sample.placed[j] != wanted:
+            c, scale = (j - begin) % cells, np.float64(synapses.gain[j])
+            if sample.placed[j] >= 0:
+                _put(wiring, synapses, sample, l, c, sample.placed[j], -scale)
+            if wanted >= 0:
+                _put(wiring, synapses, sample, l, c, wanted, scale)
+            sample.placed[j] = wanted
+    wide = 64 * wiring.words[below]
+    for place in range(places):
+        at, lean = (
+            wiring.start[below] + place * wide,
+            sample.lean[wiring.start[below] // 64 + place],
+        )
+        for c in range(wiring.channels[below]):
+            sample.down[at + c] = np.float32(sample.tug[at + c] - lean)
+    return True
+
+
+@inner
+def _update_drives(wiring, synapses, sample, anew):
+    """Bring all drives up to date with the bits: `drive = up + down`.
+
+    `anew`: from nothing, otherwise by the events since the last time.
+    """
+    layers = len(wiring.channels)
+    for l in range(1, layers):
+        below_changed = anew or sample.event_count[l - 1] > 0
+        above_changed = anew or sample.event_count[l] > 0
+        begin, count = wiring.start[l], wiring.start[l + 1] - wiring.start[l]
+        under, under_count = wiring.start[l - 1], wiring.start[l] - wiring.start[l - 1]
+        if wiring.conv[l]:
+            if below_changed:
+                _sum_conv(wiring, synapses, sample, l, anew)
+                _pool(wiring, synapses, sample, l)
+            if below_changed or above_changed:
+                above_changed = _send_down_conv(wiring, synapses, sample, l, anew)
+        else:
+            if below_changed:
+                words, at = wiring.up_words[l], wiring.counts_at[l]
+                _sum_dense(
+                    wiring, synapses, sample, l - 1, wiring.up_at[l], words, sample.counts, at, anew
+                )
+                active = sample.active[l - 1]
+                _scale(
+                    sample.counts, at, active, synapses.gain, synapses.bias, sample.up, begin, count
+                )
+            if above_changed:
+                words, at = wiring.down_words[l], wiring.held_at[l]
+                _sum_dense(
+                    wiring, synapses, sample, l, wiring.down_at[l], words, sample.held, at, anew
+                )
+                for j in range(under_count):
+                    total = np.float32(2 * sample.held[at + j] - sample.active[l])
+                    sample.down[under + j] = synapses.gain_down[under + j] * total
+        if above_changed:
+            _add_up(sample, under, under_count)
+        if below_changed:
+            _add_up(sample, begin, count)
+    if anew:
+        _add_up(sample, 0, wiring.start[1])
+
+
+@inner
+def _add_up(sample, begin, count):
+    for j in range(begin, begin + count):
+        sample.drive[j] = sample.up[j] + sample.down[j]
+
+
+# --- time ---------------------------------------------------------------------------------------
+
+
+@inner
+def _advance(motion, sample, nudged, live, top, source, i, to, j, k):
+    """One step of the 64 neurons k.., from `source[i:]` to `to[j:]`: new bits, whether any moved."""
+    if nudged and k >= top:
+        return advance_nudged(
+            source,
+            i,
+            to,
+            j,
+            sample.drive,
+            k,
+            motion.keep,
+            motion.take,
+            motion.threshold,
+            motion.sigma,
+            motion.slope,
+            sample.pull,
+            sample.target,
+            k - top,
+            live,
+        )
+    if motion.windowed:
+        return advance_windowed(
+            source,
+            i,
+            to,
+            j,
+            sample.drive,
+            k,
+            motion.keep,
+            motion.take,
+            motion.threshold,
+            motion.sigma,
+            motion.slope,
+        )
+    return advance_free(
+        source, i, to, j, sample.drive, k, motion.keep, motion.take, motion.threshold
+    )
+
+
+@inner
+def _step(wiring, motion, sample, nudged, live, measure):
+    """One step of all neurons; notes the events.
+
+    Returns how many bits changed and, if `measure`, the largest change of any state.
+    """
+    layers = len(wiring.channels)
+    top, changed, residual = wiring.start[layers - 1], 0, np.float32(0)
+    for layer in range(layers):
+        first, count, active = wiring.start[layer], 0, 0
+        for word in range(first // 64, wiring.start[layer + 1] // 64):
+            j = 64 * word
+            if measure:
+                _copy_into(sample.ahead, j, sample.s, j, 64)
+            bits, _ = _advance(motion, sample, nudged, live, top, sample.s, j, sample.s, j, j)
+            if measure:
+                residual = max(residual, largest_change(sample.s, j, sample.ahead, j))
+            rest = bits ^ sample.bits[word]
+            if rest:
+                rising = popcount(rest & bits)
+                active += np.int64(rising) - np.int64(popcount(rest) - rising)
+                sample.bits[word] = bits
+                while rest:
+                    sample.events[first + count] = j + lowest(rest)
+                    rest &= rest - np.uint64(1)
+                    count += 1
+        sample.event_count[layer] = count
+        sample.active[layer] += active
+        changed += count
+    return changed, residual
+
+
+@inner
+def _coast(wiring, motion, sample, nudged, live, steps, measure):
+    """Up to `steps` steps of all neurons at constant drives, as long as no bit changes.
+
+    Returns how many were taken and, if `measure` and all were, the last one's largest change.
+    """
+    layers = len(wiring.channels)
+    top, neurons = wiring.start[layers - 1], wiring.start[layers]
+    before = np.empty(64, np.float32)
+    taken, residual = steps, np.float32(0)
+    for _ in range(2):
+        allowed, residual = taken, np.float32(0)
+        for j in range(0, neurons, 64):
+            _copy_into(sample.ahead, j, sample.s, j, 64)
+            for t in range(taken):
+                last = measure and t + 1 == steps
+                if last:
+                    _copy_into(before, 0, sample.ahead, j, 64)
+                bits, moved = _advance(
+                    motion, sample, nudged, live, top, sample.ahead, j, sample.ahead, j, j
+                )
+                if bits != sample.bits[j // 64]:
+                    taken = t
+                    break
+                if not moved:
+                    break
+                if last:
+                    residual = max(residual, largest_change(sample.ahead, j, before, 0))
+        if taken == allowed:
+            break
+        # Some neuron changes its bit after fewer steps: take only those, all together.
+    _copy_into(sample.s, 0, sample.ahead, 0, neurons)
+    return taken, residual
+
+
+@inner
+def _relax(wiring, synapses, motion, sample, steps, nudged, live, early, trace):
+    """`steps` steps of one sample from its state, whose drives are up to date, and so they end.
+
+    `early`: take quiet stretches by `_coast`. `trace`: the residual of every step, or nothing.
+    Returns the last step's residual, the bits that changed, and the steps taken by all neurons.
+    """
+    t, events, whole, residual = 0, 0, 0, np.float32(0)
+    horizon = _FIRST_HORIZON
+    while t < steps:
+        measure = len(trace) > 0 or t + 1 == steps
+        changed, residual = _step(wiring, motion, sample, nudged, live, measure)
+        if len(trace) > 0:
+            trace[t] = residual
+        t += 1
+        whole += 1
+        if changed:
+            events += changed
+            horizon = _FIRST_HORIZON
+            _update_drives(wiring, synapses, sample, False)
+            continue
+        while early and t < steps:
+            stretch = min(horizon, steps - t)
+            taken, residual = _coast(
+                wiring, motion, sample, nudged, live, stretch, t + stretch == steps
+            )
+            t += taken
+            if taken < stretch:
+                break
+            horizon *= 2
+    return residual, events, whole
+
+
+@inner
+def _begin(wiring, synapses, motion, sample):
+    """The state at t = 0, the same for every sample up to what the input drives."""
+    layers = len(wiring.channels)
+    neurons = wiring.start[layers]
+    on = motion.initial >= motion.threshold
+    _fill(sample.s, 0, neurons, 0)
+    _fill(sample.bits, 0, neurons // 64, 0)
+    _fill(sample.up, 0, neurons, 0)
+    _fill(sample.down, 0, neurons, 0)
+    for layer in range(layers):
+        cells, sample.active[layer] = 64 * wiring.words[layer], 0
+        for place in range(wiring.rows[layer] * wiring.cols[layer]):
+            first = wiring.start[layer] + place * cells
+            for j in range(first, first + wiring.channels[layer]):
+                sample.s[j] = motion.initial
+                if on:
+                    sample.bits[j // 64] |= np.uint64(1) << np.uint64(j % 64)
+                    sample.active[layer] += 1
+    _fill(sample.event_count, 0, layers, 0)
+    _update_drives(wiring, synapses, sample, True)
+
+
+@inner
+def _copy(source, to):
+    """Give a sample the state of another."""
+    _copy_into(to.s, 0, source.s, 0, len(to.s))
+    _copy_into(to.bits, 0, source.bits, 0, len(to.bits))
+    _copy_into(to.drive, 0, source.drive, 0, len(to.drive))
+    _copy_into(to.up, 0, source.up, 0, len(to.up))
+    _copy_into(to.down, 0, source.down, 0, len(to.down))
+    _copy_into(to.active, 0, source.active, 0, len(to.active))
+    _copy_into(to.counts, 0, source.counts, 0, len(to.counts))
+    _copy_into(to.present, 0, source.present, 0, len(to.present))
+    _copy_into(to.held, 0, source.held, 0, len(to.held))
+    _copy_into(to.tug, 0, source.tug, 0, len(to.tug))
+    _copy_into(to.lean, 0, source.lean, 0, len(to.lean))
+    _copy_into(to.switches, 0, source.switches, 0, len(to.switches))
+    _copy_into(to.placed, 0, source.placed, 0, len(to.placed))
+
+
+@inner
+def _nth(samples, n):
+    """One of several samples that stand side by side."""
+    return Sample(
+        samples.s[n],
+        samples.ahead[n],
+        samples.bits[n],
+        samples.drive[n],
+        samples.up[n],
+        samples.down[n],
+        samples.active[n],
+        samples.events[n],
+        samples.event_count[n],
+        samples.counts[n],
+        samples.present[n],
+        samples.held[n],
+        samples.tug[n],
+        samples.lean[n],
+        samples.switches[n],
+        samples.placed[n],
+        samples.pull[n],
+        samples.target[n],
+        samples.planes[n],
+        samples.rows[n],
+        samples.inverted[n],
+        samples.dirty[n],
+    )
+
+
+@inner
+def _drive_from_pixels(wiring, synapses, sample, pixels, gain):
+    """`up_1 = gain (W x) + bias` of a dense coupling for 8-bit pixels, (features,).
+
+    `x = sum_k 2^k x_k`: the rows of pixels with bit k are added to the counters from bit k on.
+    """
+    words, count, total = wiring.up_words[0], wiring.start[1], 0
+    for j in range(len(pixels)):
+        total += np.int64(pixels[j])
+    levels = _digits(total)
+    _clear_planes(sample.planes, words, max(levels, 10))
+    waiting = 0
+    for k in range(8):
+        rows = 0
+        for j in range(len(pixels)):
+            if (pixels[j] >> k) & 1:
+                sample.rows[rows] = wiring.up_at[0] + j * words
+                sample.inverted[rows] = _NONE
+                rows += 1
+        waiting = _add_rows(
+            synapses.bits, sample.rows, sample.inverted, rows, words, sample.planes, k, waiting
+        )
+    _finish_planes(sample.planes, words, levels, waiting)
+    at = wiring.counts_at[0]
+    _fill(sample.counts, at, at + 64 * words, 0)
+    for w in range(words):
+        expand(sample.planes, w, 2 * words, levels, sample.counts, at + 64 * w, 0)
+    for j in range(count):
+        n = np.float32(2 * sample.counts[at + j] - total)
+        sample.up[j] = gain[j] * n + synapses.bias[j]
+
+
+@inner
+def _relax_phase(wiring, synapses, motion, sample, steps, strength, live, early, found, phase, b):
+    """One phase of one sample, nudged if `strength` is not 0, and what it leaves."""
+    traced = found.residuals.shape[2] > 1
+    trace = found.residuals[phase, b] if traced else found.residuals[phase, b, :0]
+    nudged = strength != 0
+    if nudged:
+        top = wiring.start[len(wiring.channels) - 1]
+        for j in range(wiring.channels[-1]):
+            pull = strength * (sample.target[j] - sample.s[top + j])
+            sample.pull[j] = np.float32(0) if live else pull
+    residual, events, whole = _relax(
+        wiring,
+        synapses,
+        motion,
+        sample,
+        steps,
+        nudged,
+        strength if live else np.float32(0),
+        early,
+        trace,
+    )
+    if not traced:
+        found.residuals[phase, b, 0] = residual
+    found.events[b] += events
+    found.steps[b] += whole
+    for w in range(len(sample.bits)):
+        found.bits[phase, b, w] = sample.bits[w]
+    if found.switches.shape[1]:
+        for j in range(len(sample.s)):
+            found.switches[phase, b, j] = sample.switches[j]
+    if found.states.shape[1]:
+        for j in range(len(sample.s)):
+            found.states[phase, b, j] = sample.s[j]
+
+
+@kernel
+def relax_share(
+    wiring,
+    synapses,
+    motion,
+    samples,
+    drives,
+    pixels,
+    pixel_gain,
+    targets,
+    beta,
+    live,
+    steps,
+    early,
+    found,
+    threads,
+    thread,
+):
+    """Relax every n-th sample of a mini-batch, for one of n threads: freely, and then nudged.
+
+    Args:
+        samples: workspace, three for each thread.
+        drives: `up_1(x)`, (batch, first layer); or nothing, with `pixels`, (batch, features), and
+            the first coupling's `pixel_gain` a neuron in its place.
+        targets: (batch, outputs). beta: strength of the nudge. live: whether it follows the state.
+        steps: of the three phases, free, nudged, and nudged by -beta; 0 leaves one out.
+        early: whether quiet stretches are taken at constant drives.
+    """
+    sample, first, kept = (
+        _nth(samples, 3 * thread),
+        _nth(samples, 3 * thread + 1),
+        _nth(samples, 3 * thread + 2),
+    )
+    _begin(wiring, synapses, motion, first)
+    layers = len(wiring.channels)
+    top, outputs = wiring.start[layers - 1], wiring.channels[layers - 1]
+    for b in range(thread, len(targets), threads):
+        _copy(first, sample)
+        _copy_into(sample.target, 0, targets[b], 0, outputs)
+        if len(drives):
+            _copy_into(sample.up, 0, drives[b], 0, wiring.start[1])
+        else:
+            _drive_from_pixels(wiring, synapses, sample, pixels[b], pixel_gain)
+        _add_up(sample, 0, wiring.start[1])
+        for phase in range(3):
+            if steps[phase]:
+                if phase == 2:
+                    _copy(kept, sample)
+                strength = np.float32(0) if phase == 0 else (beta if phase == 1 else -beta)
+                _relax_phase(
+                    wiring,
+                    synapses,
+                    motion,
+                    sample,
+                    steps[phase],
+                    strength,
+                    live,
+                    early,
+                    found,
+                    phase,
+                    b,
+                )
+                if phase == 0:
+                    _copy_into(found.top[b], 0, sample.s, top, outputs)
+                    if steps[2]:
+                        _copy(sample, kept)
