@@ -79,7 +79,7 @@ class PackedEngine:
         self._tested: dict[int, tuple[Any, float]] = {}
         self._samples = None
         neurons = self._layout.cells
-        self._synapses = Synapses(self._bits, *(np.zeros(neurons, np.float32) for _ in range(3)))
+        self._synapses = Synapses(self._bits, *(np.zeros(neurons, np.float32) for _ in range(4)))
         _announce()
 
     # --- what every engine offers ---------------------------------------------------------------

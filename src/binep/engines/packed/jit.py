@@ -11,8 +11,11 @@ from typing import Any
 import numba
 import torch
 
-# Functions that only kernels call. Without wrappers for Python they compile much faster.
-inner: Any = numba.njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+# Functions that only kernels call. Without wrappers for Python they compile much faster, and
+# without counting references (`_nrt`) they run much faster; but they cannot make arrays.
+inner: Any = numba.njit(
+    error_model="numpy", _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True
+)
 
 
 def _folder() -> Path:

@@ -207,6 +207,7 @@ class Layout:
             rows=room(listed, np.int64),
             inverted=room(listed, np.uint64),
             dirty=room(int(max(wiring.map_rows * wiring.map_cols)), np.bool_),
+            before=room(64, np.float32),
         )
 
     @property

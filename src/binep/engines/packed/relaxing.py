@@ -12,6 +12,7 @@ other: as long as none changes, each is stepped on its own (`_coast`).
 
 from typing import Any, NamedTuple
 
+import numba
 import numpy as np
 
 from binep.engines.packed.jit import inner, kernel
@@ -78,13 +79,14 @@ class Synapses(NamedTuple):
     Attributes:
         bits: [w > 0] of all couplings in both directions, packed; it begins with a row of zeros.
         gain: scale of the coupling from below, a neuron. bias: a neuron.
-        gain_down: scale of the dense coupling to the layer above, a neuron.
+        gain_down: scale of the dense coupling to the layer above, a neuron. zero: no bias.
     """
 
     bits: Array
     gain: Array
     bias: Array
     gain_down: Array
+    zero: Array
 
 
 class Motion(NamedTuple):
@@ -118,7 +120,7 @@ class Sample(NamedTuple):
         switches: the map position that each neuron's pool has chosen. placed: the one from which
             it now contributes to `tug`, or -1.
         pull, target: the constant nudge and the target of the top layer, (top,).
-        planes, rows, inverted, dirty: workspace.
+        planes, rows, inverted, dirty, before: workspace.
     """
 
     s: Array
@@ -143,6 +145,7 @@ class Sample(NamedTuple):
     rows: Array
     inverted: Array
     dirty: Array
+    before: Array
 
 
 class Found(NamedTuple):
@@ -180,22 +183,38 @@ def _digits(number):
 
 @inner
 def _fill(array, begin, end, value):
-    """`array[begin:end] = value`; Numba takes seconds to compile that."""
-    for n in range(begin, end):
-        array[n] = value
+    """`array[begin:end] = value`; Numba takes seconds to compile that.
+
+    Loops run over slices from 0 on: where an index might be negative, they are not vectorised.
+    """
+    part = array[begin:end]
+    for n in range(len(part)):
+        part[n] = value
 
 
 @inner
 def _copy_into(array, begin, source, first, count):
     """`array[begin : begin + count] = source[first : first + count]`."""
-    for n in range(count):
-        array[begin + n] = source[first + n]
+    to, part = array[begin : begin + count], source[first : first + count]
+    for n in range(len(to)):
+        to[n] = part[n]
 
 
 @inner
 def _clear_planes(planes, words, levels):
     for n in range(levels):
         _fill(planes, 2 * n * words, (2 * n + 1) * words, 0)
+
+
+@inner
+def _add_planes(planes, at, wait, carry, onward, words):
+    """Add two carries to a level of the counters; what they carry on goes to `onward`."""
+    total, one = planes[at : at + words], planes[wait : wait + words]
+    two, out = planes[carry : carry + words], planes[onward : onward + words]
+    for w in range(len(total)):
+        a, b, c = total[w], one[w], two[w]
+        total[w] = a ^ b ^ c
+        out[w] = (a & b) | ((a ^ b) & c)
 
 
 @inner
@@ -252,10 +271,7 @@ def _add_rows(matrix, rows, inverted, count, words, planes, base, waiting):
             level += 1
             busy = (waiting >> level) & 1
             onward = (2 * level + 1) * words if busy == 0 else carry
-            for w in range(words):
-                a, b, c = planes[at + w], planes[wait + w], planes[carry + w]
-                planes[at + w] = a ^ b ^ c
-                planes[onward + w] = (a & b) | ((a ^ b) & c)
+            _add_planes(planes, at, wait, carry, onward, words)
         waiting |= 1 << level
     return waiting
 
@@ -269,16 +285,15 @@ def _finish_planes(planes, words, levels, waiting):
         at, wait = 2 * level * words, (2 * level + 1) * words
         waits = (waiting >> level) & 1
         if waits and moving:
-            for w in range(words):
-                a, b, c = planes[at + w], planes[wait + w], planes[carry + w]
-                planes[at + w] = a ^ b ^ c
-                planes[carry + w] = (a & b) | ((a ^ b) & c)
+            _add_planes(planes, at, wait, carry, carry, words)
         elif waits or moving:
             source = wait if waits else carry
-            for w in range(words):
-                a, b = planes[at + w], planes[source + w]
-                planes[at + w] = a ^ b
-                planes[carry + w] = a & b
+            total, one = planes[at : at + words], planes[source : source + words]
+            two = planes[carry : carry + words]
+            for w in range(len(total)):
+                a, b = total[w], one[w]
+                total[w] = a ^ b
+                two[w] = a & b
             moving = True
 
 
@@ -298,9 +313,10 @@ def _count_rows(matrix, sample, count, words, counts, at, offset):
 @inner
 def _scale(counts, at, active, gain, bias, to, first, count):
     """`to[j] = gain_j (2 count_j - active) + bias_j`, each operation rounded to float32."""
-    for j in range(count):
-        total = np.float32(2 * counts[at + j] - active)
-        to[first + j] = gain[first + j] * total + bias[first + j]
+    end, active = first + count, np.int32(active)
+    positive, gain, bias, to = counts[at : at + count], gain[first:end], bias[first:end], to[first:end]
+    for j in range(len(to)):
+        to[j] = gain[j] * np.float32(np.int32(2) * positive[j] - active) + bias[j]
 
 
 # --- drives -------------------------------------------------------------------------------------
@@ -406,24 +422,21 @@ def _pool(wiring, synapses, sample, l):
                 continue
             first = wiring.start[l] + (py * wiring.cols[l] + px) * cells
             corner = py * pool * wiring.map_cols[l] + px * pool
-            best, chosen = sample.ahead, sample.switches
+            end = first + cells
+            best, chosen = sample.ahead[first:end], sample.switches[first:end]
             for k in range(pool * pool):
-                q = corner + k // pool * wiring.map_cols[l] + k % pool
+                q = np.int32(corner + k // pool * wiring.map_cols[l] + k % pool)
                 at = wiring.counts_at[l] + q * wide
+                positive = sample.counts[at : at + cells]
                 present = sample.present[wiring.maps_at[l] + q]
-                if k == 0:
-                    for c in range(cells):
-                        best[first + c] = np.float32(2 * sample.counts[at + c] - present)
-                        chosen[first + c] = np.int32(q)
-                else:
-                    for c in range(cells):
-                        total = np.float32(2 * sample.counts[at + c] - present)
-                        more = total > best[first + c]
-                        best[first + c] = total if more else best[first + c]
-                        chosen[first + c] = np.int32(q) if more else chosen[first + c]
-            for c in range(cells):
-                j = first + c
-                sample.up[j] = synapses.gain[j] * best[j] + synapses.bias[j]
+                for c in range(len(best)):
+                    total = np.float32(np.int32(2) * positive[c] - present)
+                    more = k == 0 or total > best[c]
+                    best[c] = total if more else best[c]
+                    chosen[c] = q if more else chosen[c]
+            gain, bias, up = synapses.gain[first:end], synapses.bias[first:end], sample.up[first:end]
+            for c in range(len(up)):
+                up[c] = gain[c] * best[c] + bias[c]
 
 
 @inner
@@ -479,12 +492,11 @@ def _send_down_conv(wiring, synapses, sample, l, anew):
             sample.placed[j] = wanted
     wide = 64 * wiring.words[below]
     for place in range(places):
-        at, lean = (
-            wiring.start[below] + place * wide,
-            sample.lean[wiring.start[below] // 64 + place],
-        )
-        for c in range(wiring.channels[below]):
-            sample.down[at + c] = np.float32(sample.tug[at + c] - lean)
+        at = wiring.start[below] + place * wide
+        end, lean = at + wiring.channels[below], sample.lean[wiring.start[below] // 64 + place]
+        tug, down = sample.tug[at:end], sample.down[at:end]
+        for c in range(len(down)):
+            down[c] = np.float32(tug[c] - lean)
     return True
 
 
@@ -521,9 +533,8 @@ def _update_drives(wiring, synapses, sample, anew):
                 _sum_dense(
                     wiring, synapses, sample, l, wiring.down_at[l], words, sample.held, at, anew
                 )
-                for j in range(under_count):
-                    total = np.float32(2 * sample.held[at + j] - sample.active[l])
-                    sample.down[under + j] = synapses.gain_down[under + j] * total
+                active, gain, zero = sample.active[l], synapses.gain_down, synapses.zero
+                _scale(sample.held, at, active, gain, zero, sample.down, under, under_count)
         if above_changed:
             _add_up(sample, under, under_count)
         if below_changed:
@@ -534,51 +545,31 @@ def _update_drives(wiring, synapses, sample, anew):
 
 @inner
 def _add_up(sample, begin, count):
-    for j in range(begin, begin + count):
-        sample.drive[j] = sample.up[j] + sample.down[j]
+    end = begin + count
+    up, down, drive = sample.up[begin:end], sample.down[begin:end], sample.drive[begin:end]
+    for j in range(len(drive)):
+        drive[j] = up[j] + down[j]
 
 
 # --- time ---------------------------------------------------------------------------------------
 
 
 @inner
-def _advance(motion, sample, nudged, live, top, source, i, to, j, k):
-    """One step of the 64 neurons k.., from `source[i:]` to `to[j:]`: new bits, whether any moved."""
-    if nudged and k >= top:
+def _advance(motion, drive, pull, target, top, live, s, i, to, j, k):
+    """One step of the 64 neurons k.., from `s[i:]` to `to[j:]`: new bits, whether any moved.
+
+    Neurons from `top` on are nudged, by `pull + live (target - s)`.
+    """
+    keep, take, threshold = motion.keep, motion.take, motion.threshold
+    sigma, slope = motion.sigma, motion.slope
+    if k >= top:
+        n = k - top
         return advance_nudged(
-            source,
-            i,
-            to,
-            j,
-            sample.drive,
-            k,
-            motion.keep,
-            motion.take,
-            motion.threshold,
-            motion.sigma,
-            motion.slope,
-            sample.pull,
-            sample.target,
-            k - top,
-            live,
+            s, i, to, j, drive, k, keep, take, threshold, sigma, slope, pull, target, n, live
         )
     if motion.windowed:
-        return advance_windowed(
-            source,
-            i,
-            to,
-            j,
-            sample.drive,
-            k,
-            motion.keep,
-            motion.take,
-            motion.threshold,
-            motion.sigma,
-            motion.slope,
-        )
-    return advance_free(
-        source, i, to, j, sample.drive, k, motion.keep, motion.take, motion.threshold
-    )
+        return advance_windowed(s, i, to, j, drive, k, keep, take, threshold, sigma, slope)
+    return advance_free(s, i, to, j, drive, k, keep, take, threshold)
 
 
 @inner
@@ -588,14 +579,16 @@ def _step(wiring, motion, sample, nudged, live, measure):
     Returns how many bits changed and, if `measure`, the largest change of any state.
     """
     layers = len(wiring.channels)
-    top, changed, residual = wiring.start[layers - 1], 0, np.float32(0)
+    changed, residual = 0, np.float32(0)
+    top = wiring.start[layers - 1] if nudged else wiring.start[layers]
+    s, drive, pull, target = sample.s, sample.drive, sample.pull, sample.target
     for layer in range(layers):
         first, count, active = wiring.start[layer], 0, 0
         for word in range(first // 64, wiring.start[layer + 1] // 64):
             j = 64 * word
             if measure:
                 _copy_into(sample.ahead, j, sample.s, j, 64)
-            bits, _ = _advance(motion, sample, nudged, live, top, sample.s, j, sample.s, j, j)
+            bits, _ = _advance(motion, drive, pull, target, top, live, s, j, s, j, j)
             if measure:
                 residual = max(residual, largest_change(sample.s, j, sample.ahead, j))
             rest = bits ^ sample.bits[word]
@@ -620,8 +613,10 @@ def _coast(wiring, motion, sample, nudged, live, steps, measure):
     Returns how many were taken and, if `measure` and all were, the last one's largest change.
     """
     layers = len(wiring.channels)
-    top, neurons = wiring.start[layers - 1], wiring.start[layers]
-    before = np.empty(64, np.float32)
+    neurons = wiring.start[layers]
+    top = wiring.start[layers - 1] if nudged else neurons
+    s, drive, pull, target = sample.ahead, sample.drive, sample.pull, sample.target
+    before = sample.before
     taken, residual = steps, np.float32(0)
     for _ in range(2):
         allowed, residual = taken, np.float32(0)
@@ -631,9 +626,7 @@ def _coast(wiring, motion, sample, nudged, live, steps, measure):
                 last = measure and t + 1 == steps
                 if last:
                     _copy_into(before, 0, sample.ahead, j, 64)
-                bits, moved = _advance(
-                    motion, sample, nudged, live, top, sample.ahead, j, sample.ahead, j, j
-                )
+                bits, moved = _advance(motion, drive, pull, target, top, live, s, j, s, j, j)
                 if bits != sample.bits[j // 64]:
                     taken = t
                     break
@@ -667,7 +660,7 @@ def _relax(wiring, synapses, motion, sample, steps, nudged, live, early, trace):
         if changed:
             events += changed
             horizon = _FIRST_HORIZON
-            _update_drives(wiring, synapses, sample, False)
+            _update_drives(wiring, synapses, sample, changed == 0)
             continue
         while early and t < steps:
             stretch = min(horizon, steps - t)
@@ -701,7 +694,7 @@ def _begin(wiring, synapses, motion, sample):
                     sample.bits[j // 64] |= np.uint64(1) << np.uint64(j % 64)
                     sample.active[layer] += 1
     _fill(sample.event_count, 0, layers, 0)
-    _update_drives(wiring, synapses, sample, True)
+    _update_drives(wiring, synapses, sample, layers > 0)
 
 
 @inner
@@ -722,7 +715,7 @@ def _copy(source, to):
     _copy_into(to.placed, 0, source.placed, 0, len(to.placed))
 
 
-@inner
+@numba.njit
 def _nth(samples, n):
     """One of several samples that stand side by side."""
     return Sample(
@@ -748,6 +741,7 @@ def _nth(samples, n):
         samples.rows[n],
         samples.inverted[n],
         samples.dirty[n],
+        samples.before[n],
     )
 
 
@@ -778,9 +772,7 @@ def _drive_from_pixels(wiring, synapses, sample, pixels, gain):
     _fill(sample.counts, at, at + 64 * words, 0)
     for w in range(words):
         expand(sample.planes, w, 2 * words, levels, sample.counts, at + 64 * w, 0)
-    for j in range(count):
-        n = np.float32(2 * sample.counts[at + j] - total)
-        sample.up[j] = gain[j] * n + synapses.bias[j]
+    _scale(sample.counts, at, total, gain, synapses.bias, sample.up, 0, count)
 
 
 @inner
