@@ -172,10 +172,13 @@ def train(
     """
     watcher = watcher or Watcher()
     folder = Path(out) / run_name(recipe, seed)
-    _prepare(folder, recipe, seed, resume)
+    _check_earlier(folder, recipe, seed, resume)
     place = select_device(device)
     dataset = load_dataset(recipe.data.name, data_dir=data_dir, offline=offline)
     trainer = build_trainer(recipe, recipe.hold_out(dataset.to(place)), seed, place, engine)
+    make_folder(folder)
+    remove_leftovers(folder)
+    write_whole(folder / "recipe.toml", recipes.dumps(recipe))
     found = checkpoints.load(folder, warn=watcher.say)
     if found is not None:
         checkpoints.restore(trainer, *found)
@@ -205,19 +208,15 @@ def build_trainer(
     )
 
 
-def _prepare(folder: Path, recipe: Recipe, seed: int, resume: bool) -> None:
-    """Make the run's folder, or see that what is there is the same run."""
+def _check_earlier(folder: Path, recipe: Recipe, seed: int, resume: bool) -> None:
+    """See that what is in the run's folder, if anything, is an earlier part of the same run."""
     if not _is_run(folder):
-        make_folder(folder)
-        remove_leftovers(folder)
-        write_whole(folder / "recipe.toml", recipes.dumps(recipe))
         return
     if not resume:
         raise BinepError(
             f"{folder} already holds a run: add --resume to go on with it, or choose another "
             "--seed or --out"
         )
-    remove_leftovers(folder)
     saved = open_run(folder)
     if saved.record.get("seed") != seed:
         raise BinepError(f"{folder}: its seed is {saved.record.get('seed')}, not {seed}")
@@ -228,7 +227,6 @@ def _prepare(folder: Path, recipe: Recipe, seed: int, resume: bool) -> None:
     ]
     if differences:
         raise BinepError(f"{folder} was begun with another recipe: {'; '.join(differences)}")
-    write_whole(folder / "recipe.toml", recipes.dumps(recipe))
 
 
 def _differences(old: dict, new: dict, where: str = "") -> Iterator[tuple[str, Any, Any]]:
