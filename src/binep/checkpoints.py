@@ -80,7 +80,8 @@ def restore(trainer: Trainer, tensors: Tensors, facts: Facts) -> None:
                     flips=facts["flips"][n],
                 )
             if isinstance(optimizer, PositiveSGD) and n in facts["clamped"]:
-                optimizer.state[parameter]["clamped"] = facts["clamped"][n]
+                count = torch.tensor(facts["clamped"][n], device=parameter.device)
+                optimizer.state[parameter]["clamped"] = count
     for name, stream in trainer.streams.items():
         stream.set_state(tensors[f"random.{name}"])
     order = tensors.get("order")
@@ -138,7 +139,7 @@ def _pack(trainer: Trainer) -> tuple[Tensors, Facts]:
                 tensors[f"momentum.{n}"] = state["momentum"]
                 facts["decay"][n], facts["flips"][n] = state["decay"], state["flips"]
             if isinstance(optimizer, PositiveSGD):
-                facts["clamped"][n] = state.get("clamped", 0)
+                facts["clamped"][n] = int(state.get("clamped", 0))
     for name, stream in trainer.streams.items():
         tensors[f"random.{name}"] = stream.get_state()
     if progress.order is not None:

@@ -97,7 +97,7 @@ class EquilibriumPropagation:
         free = relax(
             network, clamped, network.initial(clamped), self.free_steps, tolerance=self.tolerance
         )
-        beta = self.beta * (self._draw_sign() if self.sign == "random" else 1)
+        beta = self.beta * (self.draw_sign() if self.sign == "random" else 1)
         nudged = self._nudged(network, clamped, free, target, beta)
         if self.sign == "centered":
             opposite = self._nudged(network, clamped, free, target, -beta)
@@ -121,7 +121,8 @@ class EquilibriumPropagation:
             tolerance=self.tolerance,
         )
 
-    def _draw_sign(self) -> int:
+    def draw_sign(self) -> int:
+        """A fresh sign of beta for a mini-batch, +1 or -1."""
         return 2 * int(torch.randint(2, (), generator=self.generator)) - 1
 
 

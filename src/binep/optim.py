@@ -90,19 +90,27 @@ class Bop(Optimizer):
     def _flip(self, p: Tensor, group: dict[str, Any]) -> int:
         if p.grad is None:
             return 0
+        rate, threshold = self.prepare(p, group)
+        momentum = self.state[p]["momentum"]
+        momentum.add_(p.grad * rate)
+        flip = (momentum.abs() > threshold) & (momentum.sign() == p.sign())
+        p.copy_(torch.where(flip, -p, p))
+        flips = int(flip.sum())
+        self.state[p]["flips"] += flips
+        return flips
+
+    def prepare(self, p: Tensor, group: dict[str, Any]) -> tuple[float, float]:
+        """Let a parameter's momentum decay by one step; returns `gamma/decay`, `tau/decay`.
+
+        What is left of the step is `M <- M + g * rate`, and to flip where `|M| > threshold`.
+        """
         gamma, state = group["gamma"] * group["lr"], self.state[p]
         at_rest = not state and group["noise"] == 0
         if not state:
             state.update(momentum=self._initial_momentum(p, group), decay=1.0, flips=0)
-        momentum = state["momentum"]
         if not at_rest:
-            state["decay"] = _decayed(momentum, state["decay"], gamma)
-        momentum.add_(p.grad * (gamma / state["decay"]))
-        flip = (momentum.abs() > group["tau"] / state["decay"]) & (momentum.sign() == p.sign())
-        p.copy_(torch.where(flip, -p, p))
-        flips = int(flip.sum())
-        state["flips"] += flips
-        return flips
+            state["decay"] = _decayed(state["momentum"], state["decay"], gamma)
+        return gamma / state["decay"], group["tau"] / state["decay"]
 
     def _initial_momentum(self, p: Tensor, group: dict[str, Any]) -> Tensor:
         if group["noise"] == 0:
@@ -142,13 +150,16 @@ class PositiveSGD(SGD):
             for p in group["params"]:
                 state = self.state[p]
                 below = p < self.floor
-                state["clamped"] = state.get("clamped", 0) + int(below.sum())
+                # A tensor, so that counting does not wait for the device.
+                if "clamped" not in state:
+                    state["clamped"] = torch.zeros((), dtype=torch.int64, device=p.device)
+                state["clamped"] += below.sum()
                 p.masked_fill_(below, self.floor)
 
     @property
     def clamped(self) -> int:
         """How many updates the floor has caught so far."""
-        return sum(state.get("clamped", 0) for state in self.state.values())
+        return sum(int(state.get("clamped", 0)) for state in self.state.values())
 
 
 @dataclass(frozen=True)

@@ -76,6 +76,10 @@ class BinaryWeight(nn.Module):
         contrasts stay exact in whatever order an engine adds them.
         """
         self.signs.grad = factor * contrast
+        self.set_scale_gradient(contrast, factor)
+
+    def set_scale_gradient(self, contrast: Tensor, factor: float) -> None:
+        """The scale's part of `set_gradient_from_contrast`."""
         rule = self.scale_factor.double() * factor
         self.scale.grad = (rule * self._contract(contrast)).to(self.scale.dtype)
 

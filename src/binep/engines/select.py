@@ -12,7 +12,18 @@ from binep.metrics import Tally
 from binep.network import Network
 from binep.optim import Optimizers
 
-ENGINES = {"reference": ReferenceEngine}
+
+def _packed(network: Network, learning: Learning, optimizers: Optimizers) -> "Engine":
+    try:
+        from binep.engines.packed import PackedEngine
+    except ModuleNotFoundError as error:
+        if error.name not in ("numba", "llvmlite"):
+            raise
+        raise BinepError("engine 'packed' needs numba: pip install 'binep[fast]'") from None
+    return PackedEngine(network, learning, optimizers)
+
+
+ENGINES = {"reference": ReferenceEngine, "packed": _packed}
 DEVICES = ("auto", "cpu", "cuda")
 
 

@@ -1,0 +1,177 @@
+"""Triton kernels of the CUDA engine: what stands between two matrix products, in one pass each.
+
+All of them are element-wise over arrays whose last axis is the channel (dense layers: the neuron),
+so one index arithmetic serves dense and convolutional layers. They reproduce the reference's order
+of arithmetic: launch them with `enable_fp_fusion=False`, so that no multiply-add is contracted.
+"""
+
+import triton
+import triton.language as tl
+
+BLOCK = 1024
+
+
+@triton.jit
+def advance_kernel(
+    up,  # sums of the coupling below, or its whole drive if FIRST, f32
+    gain,  # f32, (1,) or (channels,)
+    bias,  # f32, (channels,)
+    down,  # sums (DENSE_DOWN) or drive of the coupling above, f32
+    down_gain,  # f32, (1,)
+    state,  # s of the step before, f32
+    target,  # y, f32, (top layer only)
+    rest,  # s* that a constant nudge pulls at, f32
+    beta,  # f32, (1,), signed
+    new_state,
+    activity,  # a = rho(s), in the matrix products' dtype
+    count,
+    channels,
+    threshold,
+    sigma,
+    slope,
+    FIRST: tl.constexpr,
+    CHANNEL_GAIN: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    HAS_DOWN: tl.constexpr,
+    DENSE_DOWN: tl.constexpr,
+    ENERGY: tl.constexpr,
+    BINARY: tl.constexpr,
+    NUDGED: tl.constexpr,
+    CONSTANT: tl.constexpr,
+    CLAMPED: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """One time step of one layer: drive from both neighbours, nudge, new state, activity."""
+    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = index < count
+    channel = index % channels
+    drive = tl.load(up + index, mask=inside, other=0.0)
+    if not FIRST:
+        factor = tl.load(gain + channel, mask=inside, other=0.0) if CHANNEL_GAIN else tl.load(gain)
+        drive = factor * drive
+        if HAS_BIAS:
+            drive = drive + tl.load(bias + channel, mask=inside, other=0.0)
+    if HAS_DOWN:
+        below = tl.load(down + index, mask=inside, other=0.0)
+        if DENSE_DOWN:
+            below = tl.load(down_gain) * below
+        drive = drive + below
+    s = tl.load(state + index, mask=inside, other=0.0)
+    if NUDGED:
+        anchor = tl.load(rest + index, mask=inside, other=0.0) if CONSTANT else s
+        nudge = tl.load(beta) * (tl.load(target + index, mask=inside, other=0.0) - anchor)
+    if ENERGY:
+        listening = tl.abs(s - threshold) <= sigma
+        force = tl.where(listening, slope, 0.0) * drive
+        if NUDGED:
+            force = force + nudge
+        s = 0.5 * s + 0.5 * force
+        s = tl.minimum(tl.maximum(s, 0.0), 1.0)
+    else:
+        s = tl.minimum(tl.maximum(drive, 0.0), 1.0)
+        if NUDGED:
+            s = s + nudge
+            if CLAMPED:
+                s = tl.minimum(tl.maximum(s, 0.0), 1.0)
+    a = tl.where(s >= threshold, 1.0, 0.0) if BINARY else tl.minimum(tl.maximum(s, 0.0), 1.0)
+    tl.store(new_state + index, s, mask=inside)
+    tl.store(activity + index, a.to(activity.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def pool_kernel(
+    maps,  # f32, (batch, height, width, channels)
+    pooled,  # f32, (batch, rows, columns, channels)
+    switches,  # uint8, like pooled: the winner's place in its pool
+    count,
+    height,
+    width,
+    rows,
+    columns,
+    channels,
+    POOL: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Max-pool with switches; on a tie the first place in row-major order wins."""
+    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = index < count
+    channel = index % channels
+    column = index // channels % columns
+    row = index // (channels * columns) % rows
+    sample = index // (channels * columns * rows)
+    corner = ((sample * height + row * POOL) * width + column * POOL) * channels + channel
+    best = tl.load(maps + corner, mask=inside, other=0.0)
+    winner = tl.zeros((BLOCK,), tl.uint8)
+    for place in tl.static_range(1, POOL * POOL):
+        offset = (place // POOL * width + place % POOL) * channels
+        value = tl.load(maps + corner + offset, mask=inside, other=0.0)
+        better = value > best
+        best = tl.where(better, value, best)
+        winner = tl.where(better, place, winner).to(tl.uint8)
+    tl.store(pooled + index, best, mask=inside)
+    tl.store(switches + index, winner, mask=inside)
+
+
+@triton.jit
+def unpool_kernel(
+    above,  # activities, (batch, rows, columns, channels)
+    factor,  # f32, (channels,): scales, or digits of them
+    switches,  # uint8, like above
+    maps,  # f32, (batch, height, width, channels)
+    count,
+    height,
+    width,
+    rows,
+    columns,
+    channels,
+    POOL: tl.constexpr,
+    SCALED: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Each activity (times its channel's factor) where its switch points, zeros elsewhere."""
+    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = index < count
+    channel = index % channels
+    x = index // channels % width
+    y = index // (channels * width) % height
+    sample = index // (channels * width * height)
+    row, column = y // POOL, x // POOL
+    pooled = inside & (row < rows) & (column < columns)
+    source = ((sample * rows + row) * columns + column) * channels + channel
+    value = tl.load(above + source, mask=pooled, other=0.0).to(tl.float32)
+    if SCALED:
+        value = tl.load(factor + channel, mask=pooled, other=0.0) * value
+    if POOL > 1:
+        winner = tl.load(switches + source, mask=pooled, other=255).to(tl.int32)
+        value = tl.where(winner == y % POOL * POOL + x % POOL, value, 0.0)
+    tl.store(maps + index, value, mask=inside)
+
+
+@triton.jit
+def bop_kernel(
+    signs,  # f32, +-1
+    kernel,  # the copy that matrix products read
+    momentum,  # f32: m / decay
+    contrast,  # f32: f(nudged) - f(base)
+    rates,  # f32, (2,): gamma / decay, tau / decay
+    flips,  # int64, (1,)
+    count,
+    factor,
+    COPY: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Bop in one pass: read m and g, write m, flip where |m| > tau agrees in sign, count flips."""
+    index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = index < count
+    w = tl.load(signs + index, mask=inside, other=0.0)
+    m = tl.load(momentum + index, mask=inside, other=0.0)
+    gradient = factor * tl.load(contrast + index, mask=inside, other=0.0)
+    m = m + gradient * tl.load(rates)
+    # Above a threshold of at least 0, m and w agree in sign where their product is positive.
+    flip = inside & (tl.abs(m) > tl.load(rates + 1)) & ((m > 0) == (w > 0))
+    w = tl.where(flip, -w, w)
+    tl.store(momentum + index, m, mask=inside)
+    tl.store(signs + index, w, mask=flip)
+    if COPY:
+        tl.store(kernel + index, w.to(kernel.dtype.element_ty), mask=flip)
+    tl.atomic_add(flips, tl.sum(flip.to(tl.int64)))
