@@ -21,7 +21,7 @@ from binep.gradients import EquilibriumPropagation, Learning
 from binep.metrics import Tally
 from binep.network import Clamped, Network
 from binep.neurons import Heaviside
-from binep.optim import Bop, Optimizers, _decayed
+from binep.optim import Bop, Optimizers
 from binep.relaxation import Relaxation
 
 Array = Any
@@ -88,7 +88,7 @@ class PackedEngine:
     def train(self, x: Tensor, labels: Tensor) -> None:
         """One training step on a mini-batch, (batch, *input_shape), with labels, (batch,)."""
         ep = self.learning
-        beta = ep.beta * (ep._draw_sign() if ep.sign == "random" else 1)
+        beta = ep.beta * (ep.draw_sign() if ep.sign == "random" else 1)
         clamped, target = self._clamp(x), self.network.target(labels)
         found, steps = self._phases(clamped, target, beta)
         seen = metrics.tally(self.network, self._free(found, steps), labels)
@@ -281,23 +281,19 @@ class PackedEngine:
         if group is None:
             raise BinepError(f"engine 'packed': no Bop claims the signs of coupling {n}")
         assert bop is not None
-        gamma, state, fresh = group["gamma"] * group["lr"], bop.state[signs], False
-        if not state:
-            state.update(momentum=bop._initial_momentum(signs, group), decay=1.0, flips=0)
-            fresh = group["noise"] == 0
-        elif not state["momentum"].is_contiguous():
+        at_rest = not bop.state[signs] and group["noise"] == 0
+        rate, bound = bop.prepare(signs, group)
+        state = bop.state[signs]
+        if not state["momentum"].is_contiguous():
             state["momentum"] = state["momentum"].contiguous()
         momentum = state["momentum"]
-        tested = math.inf
-        if fresh:
+        # Momenta without a gradient cannot flip anything, unless they have never been compared
+        # with a threshold as low as this one.
+        known, tested = self._tested.get(n, (None, math.inf))
+        if at_rest:
             tested = -math.inf
-        elif n in self._tested and self._tested[n][0] == (momentum.data_ptr(), momentum._version):
-            tested = self._tested[n][1]
-        if not fresh:
-            before = momentum._version
-            state["decay"] = _decayed(momentum, state["decay"], gamma)
-            tested = tested if momentum._version == before else math.inf
-        bound = np.float32(group["tau"] / state["decay"])
+        elif known != (momentum.data_ptr(), momentum._version):
+            tested = math.inf
         bopping = learn.Bopping(
             momentum.numpy().reshape(layer.channels, -1),
             signs.detach().numpy().reshape(layer.channels, -1),
@@ -307,17 +303,17 @@ class PackedEngine:
             int(wiring.down_at[n]),
             int(wiring.down_words[n]),
             np.float32(factor),
-            np.float32(gamma / state["decay"]),
-            bound,
+            np.float32(rate),
+            np.float32(bound),
         )
         overlaps = np.zeros(layer.channels, np.int64)
         flips, touched = self._coincide(n, bopping, clamped, found, base, overlaps)
         conv = wiring.conv[n]
-        if bound < tested:
+        if np.float32(bound) < tested:
             columns = np.empty(0, np.int64) if conv else self._layout.columns(n)
             taps = int(wiring.kernel[n] ** 2)
             flips += sum(run_shares(learn.flip_share, bopping, columns, taps))
-        self._tested[n] = (momentum.data_ptr(), momentum._version), float(bound)
+        self._tested[n] = (momentum.data_ptr(), momentum._version), float(np.float32(bound))
         state["flips"] += int(flips)
         rule = coupling.synapses.scale_factor.double() * factor  # type: ignore[union-attr]
         overlap = torch.from_numpy(overlaps).double()

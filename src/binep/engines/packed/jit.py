@@ -67,10 +67,7 @@ def _pool(threads: int) -> ThreadPoolExecutor:
 def run_shares(share: Any, *args: Any) -> list[Any]:
     """Run `share(*args, threads, thread)` on as many threads as torch was given; all results."""
     threads = torch.get_num_threads()
-    if not share.signatures:
-        # Compiled once, not by every thread.
-        first = [share(*args, threads, 0)]
-    else:
-        first = []
+    # What is not compiled yet is compiled by the first share alone.
+    first = [] if share.signatures else [share(*args, threads, 0)]
     others = [_pool(threads).submit(share, *args, threads, n) for n in range(1, threads)]
     return [*(first or [share(*args, threads, 0)]), *(other.result() for other in others)]

@@ -76,7 +76,7 @@ class Layer:
 
     def gather(self, cells: Array) -> Array:
         """The other way: (..., cells) to torch's order, (..., neurons)."""
-        return cells[..., self.neurons]
+        return np.ascontiguousarray(cells[..., self.neurons])
 
 
 def _layer(start: int, shape: tuple[int, ...]) -> Layer:
@@ -98,8 +98,7 @@ class Layout:
         # The packed weights begin with one row of zeros, for sums of fewer rows than eight.
         at = max(_row_words(layer.cells) for layer in [self.input, *self.layers])
         counts = maps = held = 0
-        fields: dict[str, list[int]] = {name: [] for name in Wiring._fields}
-        self.dense_rows = 0
+        fields: dict[str, list[int]] = {name: [] for name in Wiring._fields if name != "valid"}
         for n, (coupling, above) in enumerate(zip(self.couplings, self.layers, strict=True)):
             below = self.below(n)
             conv = isinstance(coupling, ConvPool)
@@ -141,7 +140,13 @@ class Layout:
             held += 0 if conv else down_words * 64
         fields["start"].append(self.cells)
         self.words, self.counts, self.maps, self.held = at, counts, maps, held
-        self.wiring = Wiring(**{k: np.array(v, np.int64) for k, v in fields.items()})
+        valid = [
+            pack(layer.spread(np.ones(layer.channels, bool)), layer.cells // 64)
+            for layer in self.layers
+        ]
+        self.wiring = Wiring(
+            **{k: np.array(v, np.int64) for k, v in fields.items()}, valid=np.concatenate(valid)
+        )
 
     def below(self, n: int) -> Layer:
         """The layer below coupling n: the input or a layer of bits."""

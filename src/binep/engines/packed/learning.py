@@ -11,6 +11,7 @@ towards the layer below, and one whole word of every row towards the layer above
 from typing import Any, NamedTuple
 
 import numpy as np
+
 from binep.engines.packed.jit import inner, kernel
 from binep.engines.packed.simd import lowest
 

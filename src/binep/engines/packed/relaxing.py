@@ -38,7 +38,7 @@ _NONE = np.uint64(0)
 
 
 class Wiring(NamedTuple):
-    """Where everything is. One entry a layer; coupling l joins layer l-1 to layer l, 0 the input.
+    """Where everything is. One entry a layer; coupling n joins layer n-1 to layer n, 0 the input.
 
     Attributes:
         start: first neuron of a layer, (layers + 1,); a multiple of 64.
@@ -51,6 +51,7 @@ class Wiring(NamedTuple):
             above (dense), or one a channel above and tap (conv).
         counts_at: first entry in `Sample.counts`, maps_at in `Sample.present`, held_at in
             `Sample.held`.
+        valid: the bits that stand for neurons, not for padding, (words,).
     """
 
     start: Array
@@ -71,6 +72,7 @@ class Wiring(NamedTuple):
     counts_at: Array
     maps_at: Array
     held_at: Array
+    valid: Array
 
 
 class Synapses(NamedTuple):
@@ -314,7 +316,12 @@ def _count_rows(matrix, sample, count, words, counts, at, offset):
 def _scale(counts, at, active, gain, bias, to, first, count):
     """`to[j] = gain_j (2 count_j - active) + bias_j`, each operation rounded to float32."""
     end, active = first + count, np.int32(active)
-    positive, gain, bias, to = counts[at : at + count], gain[first:end], bias[first:end], to[first:end]
+    positive, gain, bias, to = (
+        counts[at : at + count],
+        gain[first:end],
+        bias[first:end],
+        to[first:end],
+    )
     for j in range(len(to)):
         to[j] = gain[j] * np.float32(np.int32(2) * positive[j] - active) + bias[j]
 
@@ -369,12 +376,12 @@ def _sum_dense(wiring, synapses, sample, layer, matrix_at, words, counts, at, an
 
 
 @inner
-def _sum_conv(wiring, synapses, sample, l, anew):
+def _sum_conv(wiring, synapses, sample, link, anew):
     """Bring the counts of a conv coupling up to date, a map position at a time; marks the dirty."""
-    below = l - 1
+    below = link - 1
     anew = anew or sample.active[below] < sample.event_count[below]
-    side, pad = wiring.kernel[l], wiring.padding[l]
-    words, cells = wiring.up_words[l], 64 * wiring.words[below]
+    side, pad = wiring.kernel[link], wiring.padding[link]
+    words, cells = wiring.up_words[link], 64 * wiring.words[below]
     first, cols = wiring.start[below], wiring.cols[below]
     if anew:
         count = _list_active(wiring, sample, below, 0, 1)
@@ -382,9 +389,9 @@ def _sum_conv(wiring, synapses, sample, l, anew):
             sample.events[first + n] = first + sample.rows[n]
     else:
         count = sample.event_count[below]
-    for oy in range(wiring.map_rows[l]):
-        for ox in range(wiring.map_cols[l]):
-            q = oy * wiring.map_cols[l] + ox
+    for oy in range(wiring.map_rows[link]):
+        for ox in range(wiring.map_cols[link]):
+            q = oy * wiring.map_cols[link] + ox
             near, fallen = 0, 0
             for n in range(count):
                 j = sample.events[first + n]
@@ -393,58 +400,62 @@ def _sum_conv(wiring, synapses, sample, l, anew):
                 if 0 <= ky < side and 0 <= kx < side:
                     on = (sample.bits[j // 64] >> np.uint64(j % 64)) & np.uint64(1)
                     tap = ky * side + kx
-                    sample.rows[near] = wiring.up_at[l] + (tap * cells + c) * words
+                    sample.rows[near] = wiring.up_at[link] + (tap * cells + c) * words
                     sample.inverted[near] = _NONE if on else _ALL
                     fallen += 0 if on else 1
                     near += 1
-            at = wiring.counts_at[l] + q * 64 * words
+            at = wiring.counts_at[link] + q * 64 * words
             if anew:
                 _fill(sample.counts, at, at + 64 * words, 0)
-                sample.present[wiring.maps_at[l] + q] = near
+                sample.present[wiring.maps_at[link] + q] = near
             else:
-                sample.present[wiring.maps_at[l] + q] += near - 2 * fallen
+                sample.present[wiring.maps_at[link] + q] += near - 2 * fallen
             sample.dirty[q] = anew or near > 0
             if near:
                 _count_rows(synapses.bits, sample, near, words, sample.counts, at, -fallen)
 
 
 @inner
-def _pool(wiring, synapses, sample, l):
+def _pool(wiring, synapses, sample, link):
     """`up = gain max(sums) + bias` and its switches; the first of equal sums in row-major order."""
-    pool, wide, cells = wiring.pool[l], 64 * wiring.up_words[l], 64 * wiring.words[l]
-    for py in range(wiring.rows[l]):
-        for px in range(wiring.cols[l]):
+    pool, wide, cells = wiring.pool[link], 64 * wiring.up_words[link], 64 * wiring.words[link]
+    for py in range(wiring.rows[link]):
+        for px in range(wiring.cols[link]):
             stale = False
             for k in range(pool * pool):
-                q = (py * pool + k // pool) * wiring.map_cols[l] + px * pool + k % pool
+                q = (py * pool + k // pool) * wiring.map_cols[link] + px * pool + k % pool
                 stale = stale or sample.dirty[q]
             if not stale:
                 continue
-            first = wiring.start[l] + (py * wiring.cols[l] + px) * cells
-            corner = py * pool * wiring.map_cols[l] + px * pool
+            first = wiring.start[link] + (py * wiring.cols[link] + px) * cells
+            corner = py * pool * wiring.map_cols[link] + px * pool
             end = first + cells
             best, chosen = sample.ahead[first:end], sample.switches[first:end]
             for k in range(pool * pool):
-                q = np.int32(corner + k // pool * wiring.map_cols[l] + k % pool)
-                at = wiring.counts_at[l] + q * wide
+                q = np.int32(corner + k // pool * wiring.map_cols[link] + k % pool)
+                at = wiring.counts_at[link] + q * wide
                 positive = sample.counts[at : at + cells]
-                present = sample.present[wiring.maps_at[l] + q]
+                present = sample.present[wiring.maps_at[link] + q]
                 for c in range(len(best)):
                     total = np.float32(np.int32(2) * positive[c] - present)
                     more = k == 0 or total > best[c]
                     best[c] = total if more else best[c]
                     chosen[c] = q if more else chosen[c]
-            gain, bias, up = synapses.gain[first:end], synapses.bias[first:end], sample.up[first:end]
+            gain, bias, up = (
+                synapses.gain[first:end],
+                synapses.bias[first:end],
+                sample.up[first:end],
+            )
             for c in range(len(up)):
                 up[c] = gain[c] * best[c] + bias[c]
 
 
 @inner
-def _put(wiring, synapses, sample, l, c, q, amount):
+def _put(wiring, synapses, sample, link, c, q, amount):
     """Add `amount` times channel c's kernel, at map position q, to what is sent down."""
-    below = l - 1
-    side, pad, words = wiring.kernel[l], wiring.padding[l], wiring.down_words[l]
-    oy, ox = q // wiring.map_cols[l], q % wiring.map_cols[l]
+    below = link - 1
+    side, pad, words = wiring.kernel[link], wiring.padding[link], wiring.down_words[link]
+    oy, ox = q // wiring.map_cols[link], q % wiring.map_cols[link]
     for ky in range(side):
         y = oy + ky - pad
         if y < 0 or y >= wiring.rows[below]:
@@ -454,7 +465,7 @@ def _put(wiring, synapses, sample, l, c, q, amount):
             if x < 0 or x >= wiring.cols[below]:
                 continue
             place = y * wiring.cols[below] + x
-            row = wiring.down_at[l] + (c * side * side + ky * side + kx) * words
+            row = wiring.down_at[link] + (c * side * side + ky * side + kx) * words
             at = wiring.start[below] + place * 64 * wiring.words[below]
             for w in range(wiring.words[below]):
                 add_where(sample.tug, at + 64 * w, synapses.bits[row + w], 2 * amount)
@@ -462,21 +473,21 @@ def _put(wiring, synapses, sample, l, c, q, amount):
 
 
 @inner
-def _send_down_conv(wiring, synapses, sample, l, anew):
+def _send_down_conv(wiring, synapses, sample, link, anew):
     """`down = sum of scale * kernel` over active neurons above, each from where its switch points.
 
     Sums of float32 scales of like size are exact in float64, in any order.
     """
-    below, cells = l - 1, 64 * wiring.words[l]
-    begin, end = wiring.start[l], wiring.start[l + 1]
+    below, cells = link - 1, 64 * wiring.words[link]
+    begin, end = wiring.start[link], wiring.start[link + 1]
     places = wiring.rows[below] * wiring.cols[below]
     moves = 0
     for j in range(begin, end):
         on = (sample.bits[j // 64] >> np.uint64(j % 64)) & np.uint64(1)
         moves += sample.placed[j] != (sample.switches[j] if on else -1)
-    if anew or sample.active[l] < moves:
+    if anew or sample.active[link] < moves:
         _fill(sample.placed, begin, end, -1)
-        _fill(sample.tug, wiring.start[below], wiring.start[l], 0)
+        _fill(sample.tug, wiring.start[below], wiring.start[link], 0)
         _fill(sample.lean, wiring.start[below] // 64, wiring.start[below] // 64 + places, 0)
     elif moves == 0:
         return False
@@ -486,9 +497,9 @@ def _send_down_conv(wiring, synapses, sample, l, anew):
         if sample.placed[j] != wanted:
             c, scale = (j - begin) % cells, np.float64(synapses.gain[j])
             if sample.placed[j] >= 0:
-                _put(wiring, synapses, sample, l, c, sample.placed[j], -scale)
+                _put(wiring, synapses, sample, link, c, sample.placed[j], -scale)
             if wanted >= 0:
-                _put(wiring, synapses, sample, l, c, wanted, scale)
+                _put(wiring, synapses, sample, link, c, wanted, scale)
             sample.placed[j] = wanted
     wide = 64 * wiring.words[below]
     for place in range(places):
@@ -507,33 +518,49 @@ def _update_drives(wiring, synapses, sample, anew):
     `anew`: from nothing, otherwise by the events since the last time.
     """
     layers = len(wiring.channels)
-    for l in range(1, layers):
-        below_changed = anew or sample.event_count[l - 1] > 0
-        above_changed = anew or sample.event_count[l] > 0
-        begin, count = wiring.start[l], wiring.start[l + 1] - wiring.start[l]
-        under, under_count = wiring.start[l - 1], wiring.start[l] - wiring.start[l - 1]
-        if wiring.conv[l]:
+    for link in range(1, layers):
+        below_changed = anew or sample.event_count[link - 1] > 0
+        above_changed = anew or sample.event_count[link] > 0
+        begin, count = wiring.start[link], wiring.start[link + 1] - wiring.start[link]
+        under, under_count = wiring.start[link - 1], wiring.start[link] - wiring.start[link - 1]
+        if wiring.conv[link]:
             if below_changed:
-                _sum_conv(wiring, synapses, sample, l, anew)
-                _pool(wiring, synapses, sample, l)
+                _sum_conv(wiring, synapses, sample, link, anew)
+                _pool(wiring, synapses, sample, link)
             if below_changed or above_changed:
-                above_changed = _send_down_conv(wiring, synapses, sample, l, anew)
+                above_changed = _send_down_conv(wiring, synapses, sample, link, anew)
         else:
             if below_changed:
-                words, at = wiring.up_words[l], wiring.counts_at[l]
+                words, at = wiring.up_words[link], wiring.counts_at[link]
                 _sum_dense(
-                    wiring, synapses, sample, l - 1, wiring.up_at[l], words, sample.counts, at, anew
+                    wiring,
+                    synapses,
+                    sample,
+                    link - 1,
+                    wiring.up_at[link],
+                    words,
+                    sample.counts,
+                    at,
+                    anew,
                 )
-                active = sample.active[l - 1]
+                active = sample.active[link - 1]
                 _scale(
                     sample.counts, at, active, synapses.gain, synapses.bias, sample.up, begin, count
                 )
             if above_changed:
-                words, at = wiring.down_words[l], wiring.held_at[l]
+                words, at = wiring.down_words[link], wiring.held_at[link]
                 _sum_dense(
-                    wiring, synapses, sample, l, wiring.down_at[l], words, sample.held, at, anew
+                    wiring,
+                    synapses,
+                    sample,
+                    link,
+                    wiring.down_at[link],
+                    words,
+                    sample.held,
+                    at,
+                    anew,
                 )
-                active, gain, zero = sample.active[l], synapses.gain_down, synapses.zero
+                active, gain, zero = sample.active[link], synapses.gain_down, synapses.zero
                 _scale(sample.held, at, active, gain, zero, sample.down, under, under_count)
         if above_changed:
             _add_up(sample, under, under_count)
@@ -589,6 +616,7 @@ def _step(wiring, motion, sample, nudged, live, measure):
             if measure:
                 _copy_into(sample.ahead, j, sample.s, j, 64)
             bits, _ = _advance(motion, drive, pull, target, top, live, s, j, s, j, j)
+            bits &= wiring.valid[word]
             if measure:
                 residual = max(residual, largest_change(sample.s, j, sample.ahead, j))
             rest = bits ^ sample.bits[word]
@@ -627,7 +655,7 @@ def _coast(wiring, motion, sample, nudged, live, steps, measure):
                 if last:
                     _copy_into(before, 0, sample.ahead, j, 64)
                 bits, moved = _advance(motion, drive, pull, target, top, live, s, j, s, j, j)
-                if bits != sample.bits[j // 64]:
+                if bits & wiring.valid[j // 64] != sample.bits[j // 64]:
                     taken = t
                     break
                 if not moved:
@@ -681,7 +709,8 @@ def _begin(wiring, synapses, motion, sample):
     neurons = wiring.start[layers]
     on = motion.initial >= motion.threshold
     _fill(sample.s, 0, neurons, 0)
-    _fill(sample.bits, 0, neurons // 64, 0)
+    for word in range(neurons // 64):
+        sample.bits[word] = wiring.valid[word] if on else _NONE
     _fill(sample.up, 0, neurons, 0)
     _fill(sample.down, 0, neurons, 0)
     for layer in range(layers):
@@ -690,9 +719,7 @@ def _begin(wiring, synapses, motion, sample):
             first = wiring.start[layer] + place * cells
             for j in range(first, first + wiring.channels[layer]):
                 sample.s[j] = motion.initial
-                if on:
-                    sample.bits[j // 64] |= np.uint64(1) << np.uint64(j % 64)
-                    sample.active[layer] += 1
+                sample.active[layer] += on
     _fill(sample.event_count, 0, layers, 0)
     _update_drives(wiring, synapses, sample, layers > 0)
 

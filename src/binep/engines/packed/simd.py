@@ -8,9 +8,10 @@ flag, so that every one rounds on its own, as the reference does.
 from typing import Any
 
 from llvmlite import ir
-from numba import types
+from numba import extending, types
 from numba.core import cgutils
-from numba.extending import intrinsic
+
+intrinsic: Any = extending.intrinsic
 
 _LANES = 16
 _WORD = ir.IntType(64)
@@ -189,7 +190,7 @@ def add_where(typing_context: Any, sums: Any, index: Any, word: Any, value: Any)
 
 
 def _advance(nudged: bool, windowed: bool) -> Any:
-    """The intrinsic `advance(s, i, out, j, drive, k, keep, take, threshold, ...)`.
+    """Code of the intrinsics `advance_*(s, i, out, j, drive, k, keep, take, threshold, ...)`.
 
     One step of 64 neurons, `out[j:] = clamp(keep s[i:] + take (rho'(s) drive[k:] + nudge), 0, 1)`,
     with every operation rounded on its own. Returns the new bits and whether any state changed.
@@ -203,8 +204,7 @@ def _advance(nudged: bool, windowed: bool) -> Any:
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         kinds = signature.args
-        state, i, out, j, drive, k, keep, take, threshold = args[:9]
-        rest = list(args[9:])
+        _, i, _, j, _, k, keep, take, threshold = args[:9]
 
         def lanes(position: int, index: Any, n: int) -> Any:
             where = builder.add(index, ir.Constant(index.type, n))
@@ -220,7 +220,7 @@ def _advance(nudged: bool, windowed: bool) -> Any:
             old = builder.load(lanes(0, i, n), align=4)
             force = builder.load(lanes(4, k, n), align=4)
             if windowed:
-                sigma, slope = scalar(rest[0]), scalar(rest[1])
+                sigma, slope = scalar(args[9]), scalar(args[10])
                 away = builder.fsub(old, threshold)
                 distance = builder.select(
                     builder.fcmp_ordered("<", away, zero), builder.fneg(away), away
@@ -228,10 +228,9 @@ def _advance(nudged: bool, windowed: bool) -> Any:
                 listening = builder.select(builder.fcmp_ordered("<=", distance, sigma), slope, zero)
                 force = builder.fmul(listening, force)
             if nudged:
-                first = 9 + 2 * windowed
-                at, live = args[first + 2], scalar(args[first + 3])
-                pull = builder.load(lanes(first, at, n), align=4)
-                target = builder.load(lanes(first + 1, at, n), align=4)
+                at, live = args[13], scalar(args[14])
+                pull = builder.load(lanes(11, at, n), align=4)
+                target = builder.load(lanes(12, at, n), align=4)
                 nudge = builder.fadd(pull, builder.fmul(live, builder.fsub(target, old)))
                 force = builder.fadd(force, nudge)
             new = builder.fadd(builder.fmul(keep, old), builder.fmul(take, force))
@@ -249,74 +248,73 @@ def _advance(nudged: bool, windowed: bool) -> Any:
             builder, signature.return_type, [bits, builder.zext(moved, _WORD)]
         )
 
-    result = types.UniTuple(types.uint64, 2)
-
-    if nudged:
-
-        @intrinsic
-        def advance(
-            typing_context: Any,
-            s: Any,
-            i: Any,
-            out: Any,
-            j: Any,
-            drive: Any,
-            k: Any,
-            keep: Any,
-            take: Any,
-            threshold: Any,
-            sigma: Any,
-            slope: Any,
-            pull: Any,
-            target: Any,
-            n: Any,
-            live: Any,
-        ) -> Any:
-            numbers = (keep, take, threshold, sigma, slope)
-            return result(s, i, out, j, drive, k, *numbers, pull, target, n, live), code
-
-    elif windowed:
-
-        @intrinsic
-        def advance(
-            typing_context: Any,
-            s: Any,
-            i: Any,
-            out: Any,
-            j: Any,
-            drive: Any,
-            k: Any,
-            keep: Any,
-            take: Any,
-            threshold: Any,
-            sigma: Any,
-            slope: Any,
-        ) -> Any:
-            return result(s, i, out, j, drive, k, keep, take, threshold, sigma, slope), code
-
-    else:
-
-        @intrinsic
-        def advance(
-            typing_context: Any,
-            s: Any,
-            i: Any,
-            out: Any,
-            j: Any,
-            drive: Any,
-            k: Any,
-            keep: Any,
-            take: Any,
-            threshold: Any,
-        ) -> Any:
-            return result(s, i, out, j, drive, k, keep, take, threshold), code
-
-    return advance
+    return code
 
 
-advance_free = _advance(nudged=False, windowed=False)
-advance_windowed = _advance(nudged=False, windowed=True)
-advance_nudged = _advance(nudged=True, windowed=True)
+_ADVANCED = types.UniTuple(types.uint64, 2)
+
+
+@intrinsic
+def advance_free(
+    typing_context: Any,
+    s: Any,
+    i: Any,
+    out: Any,
+    j: Any,
+    drive: Any,
+    k: Any,
+    keep: Any,
+    take: Any,
+    threshold: Any,
+) -> Any:
+    """`_advance` of neurons that always listen fully: `rho' = 1`."""
+    signature = _ADVANCED(s, i, out, j, drive, k, keep, take, threshold)
+    return signature, _advance(nudged=False, windowed=False)
+
+
+@intrinsic
+def advance_windowed(
+    typing_context: Any,
+    s: Any,
+    i: Any,
+    out: Any,
+    j: Any,
+    drive: Any,
+    k: Any,
+    keep: Any,
+    take: Any,
+    threshold: Any,
+    sigma: Any,
+    slope: Any,
+) -> Any:
+    """`_advance` of neurons that listen near their threshold."""
+    signature = _ADVANCED(s, i, out, j, drive, k, keep, take, threshold, sigma, slope)
+    return signature, _advance(nudged=False, windowed=True)
+
+
+@intrinsic
+def advance_nudged(
+    typing_context: Any,
+    s: Any,
+    i: Any,
+    out: Any,
+    j: Any,
+    drive: Any,
+    k: Any,
+    keep: Any,
+    take: Any,
+    threshold: Any,
+    sigma: Any,
+    slope: Any,
+    pull: Any,
+    target: Any,
+    n: Any,
+    live: Any,
+) -> Any:
+    """`_advance` of output neurons under a nudge."""
+    motion = (keep, take, threshold, sigma, slope)
+    signature = _ADVANCED(s, i, out, j, drive, k, *motion, pull, target, n, live)
+    return signature, _advance(nudged=True, windowed=True)
 
 
 @intrinsic
