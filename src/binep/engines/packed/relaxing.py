@@ -600,8 +600,8 @@ def _advance(motion, drive, pull, target, top, live, s, i, to, j, k):
 
 
 @inner
-def _step(wiring, motion, sample, nudged, live, measure):
-    """One step of all neurons; notes the events.
+def _step(wiring, motion, sample, begin, end, nudged, live, measure):
+    """One step of all neurons of the layers from `begin` to `end`; notes the events.
 
     Returns how many bits changed and, if `measure`, the largest change of any state.
     """
@@ -609,7 +609,7 @@ def _step(wiring, motion, sample, nudged, live, measure):
     changed, residual = 0, np.float32(0)
     top = wiring.start[layers - 1] if nudged else wiring.start[layers]
     s, drive, pull, target = sample.s, sample.drive, sample.pull, sample.target
-    for layer in range(layers):
+    for layer in range(begin, end):
         first, count, active = wiring.start[layer], 0, 0
         for word in range(first // 64, wiring.start[layer + 1] // 64):
             j = 64 * word
@@ -676,11 +676,12 @@ def _relax(wiring, synapses, motion, sample, steps, nudged, live, early, trace):
     `early`: take quiet stretches by `_coast`. `trace`: the residual of every step, or nothing.
     Returns the last step's residual, the bits that changed, and the steps taken by all neurons.
     """
+    layers = len(wiring.channels)
     t, events, whole, residual = 0, 0, 0, np.float32(0)
     horizon = _FIRST_HORIZON
     while t < steps:
         measure = len(trace) > 0 or t + 1 == steps
-        changed, residual = _step(wiring, motion, sample, nudged, live, measure)
+        changed, residual = _step(wiring, motion, sample, 0, layers, nudged, live, measure)
         if len(trace) > 0:
             trace[t] = residual
         t += 1
@@ -722,6 +723,35 @@ def _begin(wiring, synapses, motion, sample):
                 sample.active[layer] += on
     _fill(sample.event_count, 0, layers, 0)
     _update_drives(wiring, synapses, sample, layers > 0)
+
+
+@inner
+def _begin_upper(wiring, synapses, motion, sample):
+    """The first step of all layers but the first, in which no input is felt yet.
+
+    What the first layer has to be stepped with, its `down` before this step, is left in its
+    `ahead`. Returns how many bits changed.
+    """
+    layers, count = len(wiring.channels), wiring.start[1]
+    _copy_into(sample.ahead, 0, sample.down, 0, count)
+    changed, _ = _step(wiring, motion, sample, 1, layers, layers < 0, np.float32(0), layers < 0)
+    sample.event_count[0] = 0
+    _update_drives(wiring, synapses, sample, layers < 0)
+    return changed
+
+
+@inner
+def _begin_first(wiring, synapses, motion, sample, before):
+    """The first step of the first layer, all others having taken theirs; see `_begin_upper`."""
+    layers, count = len(wiring.channels), wiring.start[1]
+    up, down, drive = sample.up[:count], before[:count], sample.drive[:count]
+    for j in range(len(drive)):
+        drive[j] = up[j] + down[j]
+    _fill(sample.event_count, 0, layers, 0)
+    changed, _ = _step(wiring, motion, sample, 0, 1, layers < 0, np.float32(0), layers < 0)
+    _update_drives(wiring, synapses, sample, layers < 0)
+    _add_up(sample, 0, count)
+    return changed
 
 
 @inner
@@ -872,6 +902,9 @@ def relax_share(
         _nth(samples, 3 * thread + 2),
     )
     _begin(wiring, synapses, motion, first)
+    # Traced, every step is the same for all layers.
+    ahead = steps[0] > 1 and found.residuals.shape[2] == 1
+    upper = _begin_upper(wiring, synapses, motion, first) if ahead else 0
     layers = len(wiring.channels)
     top, outputs = wiring.start[layers - 1], wiring.channels[layers - 1]
     for b in range(thread, len(targets), threads):
@@ -882,6 +915,10 @@ def relax_share(
         else:
             _drive_from_pixels(wiring, synapses, sample, pixels[b], pixel_gain)
         _add_up(sample, 0, wiring.start[1])
+        if ahead:
+            changed = _begin_first(wiring, synapses, motion, sample, first.ahead)
+            found.events[b] += upper + changed
+            found.steps[b] += 1
         for phase in range(3):
             if steps[phase]:
                 if phase == 2:
@@ -892,7 +929,7 @@ def relax_share(
                     synapses,
                     motion,
                     sample,
-                    steps[phase],
+                    steps[phase] - (1 if ahead and phase == 0 else 0),
                     strength,
                     live,
                     early,
