@@ -4,10 +4,10 @@ A relaxation is hundreds of small steps, so that eager torch spends its time lau
 a whole mini-batch (both phases, gradients, Bop, biases, scales, counters) is recorded once and then
 replayed. Between two matrix products stands one Triton kernel (see `cuda_kernels`).
 
-Numbers. Dense networks multiply in float16 and add in float32; networks with convolutions use
-TF32. Bits, signs and pixels are exact in either, so that with binary activations everything agrees
-with the reference bit for bit, as long as sums stay below 2**24. States, momenta and all
-element-wise arithmetic are float32; real activations are rounded to 11 bits where they are sent.
+Numbers. Real activations are sent in float16, 11 bits, and products added up in float32. Bits are
+multiplied as int8 (dense) or in TF32 (convolutions), where signs, bits and pixels are exact, so
+that everything agrees with the reference bit for bit, as long as sums stay below 2**24. States,
+momenta and all element-wise arithmetic are float32, and so are gradients of real activations.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -61,8 +61,13 @@ def unsupported(network: Network, learning: Learning) -> str | None:
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
-    """`a @ b` with a float32 result, whatever the inputs' precision."""
-    if a.dtype == torch.float16 and a.is_cuda:
+    """`a @ b`, added up in float32 or int32, whatever the inputs' precision."""
+    if a.dtype == b.dtype == torch.int8:
+        # The integer product wants more than 16 rows, and 8 columns at a time.
+        if a.is_cuda and len(a) > 16 and a.shape[1] % 8 == 0 and b.shape[1] % 8 == 0:
+            return torch._int_mm(a, b)
+        a, b = a.half(), b.half()
+    if a.is_cuda and a.dtype == b.dtype == torch.float16:
         return torch.mm(a, b, out_dtype=torch.float32)
     return a.float() @ b.float()
 
@@ -72,9 +77,17 @@ class FastDense:
 
     def __init__(self, coupling: Dense, below_shape: Shape, dtype: torch.dtype) -> None:
         self.coupling, self.below_shape = coupling, below_shape
-        self.kernel = torch.empty_like(coupling.synapses.kernel, dtype=dtype)
+        kernel = coupling.synapses.kernel.detach()
+        self.kernel = torch.empty_like(kernel, dtype=dtype)
         # An image below lies in memory channels last; the reference numbers it channels first.
         self.permuted = len(below_shape) == 3
+        # Integer products want their second factor by columns: a copy for each direction.
+        self.turned = (
+            torch.empty_like(kernel.T.contiguous(), dtype=dtype) if dtype == torch.int8 else None
+        )
+
+    def begin(self) -> None:
+        """Nothing to prepare for a mini-batch."""
 
     def refresh(self) -> None:
         """Copy the kernel from the coupling's parameter."""
@@ -82,15 +95,20 @@ class FastDense:
         if self.permuted:
             kernel = kernel.unflatten(1, self.below_shape).permute(0, 2, 3, 1).flatten(1)
         self.kernel.copy_(kernel)
+        if self.turned is not None:
+            self.turned.copy_(kernel.T)
 
     def up(self, below: Tensor) -> tuple[Tensor, None]:
         return product(_flat(below), self.kernel.T), None
 
     def down(self, above: Tensor, switches: Tensor | None) -> Tensor:
         """Unscaled sums: the scale is applied where the drive is put together."""
-        return product(above, self.kernel)
+        return product(above, self.kernel if self.turned is None else self.turned.T)
 
     def correlate(self, below: Tensor, above: Tensor, switches: Tensor | None) -> Tensor:
+        if below.dtype == torch.int8:
+            below = below.half()
+        above = above.to(below.dtype)
         contrast = product(above.T, _flat(below))
         if not self.permuted:
             return contrast
@@ -102,22 +120,43 @@ class FastDense:
 class FastConv:
     """A convolution and its pool, channels last, with switches of one byte."""
 
-    def __init__(self, coupling: ConvPool, below_shape: Shape, exact: bool) -> None:
-        self.coupling, self.exact = coupling, exact
+    def __init__(
+        self, coupling: ConvPool, below_shape: Shape, dtype: torch.dtype, exact: bool
+    ) -> None:
+        self.coupling, self.dtype, self.exact = coupling, dtype, exact
         self.map_shape = [
             side + 2 * coupling.padding - coupling.kernel + 1 for side in below_shape[1:]
         ]
         self.above_shape = coupling.above_shape(below_shape)
-        self.kernel = torch.empty_like(
-            coupling.synapses.kernel, memory_format=torch.channels_last
-        ).detach()
+        kernel = coupling.synapses.kernel.detach()
+        self.kernel = torch.empty_like(kernel, dtype=dtype, memory_format=torch.channels_last)
+        # The transposed convolution is a plain one with the kernel turned: cuDNN does those faster.
+        self.turned = torch.empty_like(
+            kernel.transpose(0, 1).contiguous(), dtype=dtype, memory_format=torch.channels_last
+        )
+        self.factors: list[Tensor] = []
+        self.unit: Tensor | None = None
+
+    def begin(self) -> None:
+        """Take up the scales, which stay as they are during a mini-batch."""
+        gain = self.coupling.synapses.gain.detach().expand(self.coupling.above)
+        if self.exact:
+            self.unit, self.factors = _digits(gain)
+        else:
+            self.factors = [gain.contiguous()]
 
     def refresh(self) -> None:
-        self.kernel.copy_(self.coupling.synapses.kernel.detach())
+        """Copy the kernel from the coupling's parameter, once for each direction."""
+        kernel = self.coupling.synapses.kernel.detach()
+        self.kernel.copy_(kernel)
+        self.turned.copy_(kernel.transpose(0, 1).flip(2, 3))
 
     def up(self, below: Tensor) -> tuple[Tensor, Tensor | None]:
         """Pooled sums and the winners' places, both (batch, *above), channels last."""
-        maps = F.conv2d(below.float(), self.kernel, padding=self.coupling.padding)
+        kernel = (
+            self.kernel if below.dtype == self.dtype else self.coupling.synapses.kernel.detach()
+        )
+        maps = F.conv2d(below, kernel, padding=self.coupling.padding)
         maps = maps.contiguous(memory_format=torch.channels_last)
         if self.coupling.pool == 1:
             return maps, None
@@ -128,31 +167,36 @@ class FastConv:
 
     def down(self, above: Tensor, switches: Tensor | None) -> Tensor:
         """The drive on the layer below, scales included."""
-        gain = self.coupling.synapses.gain.detach().expand(self.coupling.above)
-        if not self.exact:
-            return self._transpose(self._unpool(above, gain.contiguous(), switches))
+        if self.unit is None:
+            return self._transpose(self._unpool(above, self.factors[0], switches, self.dtype))
         # Sums of float32 scales are exact in parts: three digits of each scale, added up apart as
         # integers, and put together in float64. See `ConvPool.down`.
-        unit, digits = _digits(gain)
-        fields = [self._unpool(above, digit.contiguous(), switches) for digit in digits]
+        fields = [self._unpool(above, digit, switches, self.dtype) for digit in self.factors]
         parts = self._transpose(torch.cat(fields)).double().chunk(DIGITS)
         total = parts[0]
         for part in parts[1:]:
             total = total * 2**DIGIT_BITS + part
-        return (total * unit).float().contiguous(memory_format=torch.channels_last)
+        return (total * self.unit).float().contiguous(memory_format=torch.channels_last)
 
     def correlate(self, below: Tensor, above: Tensor, switches: Tensor | None) -> Tensor:
-        maps = self._unpool(above, None, switches)
-        kernel, padding = self.kernel, self.coupling.padding
-        return conv2d_weight(below.float(), kernel.shape, maps, padding=padding).contiguous()
+        maps = self._unpool(above, None, switches, torch.float32)
+        shape, padding = self.kernel.shape, self.coupling.padding
+        return conv2d_weight(below.float(), shape, maps, padding=padding).contiguous()
 
     def _transpose(self, maps: Tensor) -> Tensor:
-        drive = F.conv_transpose2d(maps, self.kernel, padding=self.coupling.padding)
+        padding = self.coupling.kernel - 1 - self.coupling.padding
+        if padding < 0:
+            drive = F.conv_transpose2d(maps, self.kernel, padding=self.coupling.padding)
+        else:
+            drive = F.conv2d(maps, self.turned, padding=padding)
         return drive.contiguous(memory_format=torch.channels_last)
 
-    def _unpool(self, above: Tensor, factor: Tensor | None, switches: Tensor | None) -> Tensor:
-        shape = (self.coupling.above, *self.map_shape)
-        maps = _channels_last(len(above), shape, torch.float32, above.device)
+    def _unpool(
+        self, above: Tensor, factor: Tensor | None, switches: Tensor | None, dtype: torch.dtype
+    ) -> Tensor:
+        maps = _channels_last(
+            len(above), (self.coupling.above, *self.map_shape), dtype, above.device
+        )
         unused = maps if factor is None else factor
         place = above if switches is None else switches
         scaled = factor is not None
@@ -174,7 +218,7 @@ def _digits(gain: Tensor) -> tuple[Tensor, list[Tensor]]:
         digit = torch.floor(rest / 2 ** (DIGIT_BITS * place))
         rest = rest - digit * 2 ** (DIGIT_BITS * place)
         digits.append(digit.float())
-    return unit, digits
+    return unit, [digit.contiguous() for digit in digits]
 
 
 def _channels_last(batch: int, shape: Sequence[int], dtype: torch.dtype, device: Any) -> Tensor:
@@ -220,10 +264,12 @@ class CudaEngine:
         self.device = network.couplings[0].synapses.kernel.device
         self.bits = network.neuron.binary
         convolutional = any(isinstance(c, ConvPool) for c in network.couplings)
-        self.dtype = torch.float32 if convolutional else torch.float16
-        self.precision = "exact" if self.bits else ("tf32" if convolutional else "float16")
+        self.dtype = torch.float16
+        if self.bits:
+            self.dtype = torch.float32 if convolutional else torch.int8
+        self.precision = "exact" if self.bits else "float16"
         self.couplings = [
-            FastConv(c, shape, self.bits)
+            FastConv(c, shape, self.dtype, self.bits)
             if isinstance(c, ConvPool)
             else FastDense(c, shape, self.dtype)
             for c, shape in zip(network.couplings, network.shapes[:-1], strict=True)
@@ -329,10 +375,12 @@ class CudaEngine:
     def _set_scalars(self) -> None:
         """Beta's sign, gamma and tau of this mini-batch; the decay of the momenta."""
         sign = self.learning.draw_sign() if self.learning.sign == "random" else 1
-        rows = [[0.0, 0.0] for _ in self.couplings]
+        scalars = torch.zeros(len(self.scalars))
+        scalars[0] = self.learning.beta * sign
         for group in self._groups():
-            rows[group["coupling"]] = [*self._bop.prepare(group["params"][0], group)]
-        self.scalars.copy_(torch.tensor([self.learning.beta * sign, *sum(rows, [])]))
+            at = 1 + 2 * group["coupling"]
+            scalars[at], scalars[at + 1] = self._bop.prepare(group["params"][0], group)
+        self.scalars.copy_(scalars)
 
     # --- graphs
 
@@ -397,6 +445,7 @@ class CudaEngine:
     @torch.no_grad()
     def _train(self, x: Tensor, labels: Tensor) -> None:
         learning, target = self.learning, self._target(labels)
+        self._begin_mini_batch()
         first, switches = self._clamp(x)
         free = self._relax(first, self._begin(len(x)), learning.free_steps)
         self._count(free, labels, target)
@@ -409,9 +458,14 @@ class CudaEngine:
 
     @torch.no_grad()
     def _evaluate(self, x: Tensor, labels: Tensor) -> None:
+        self._begin_mini_batch()
         first, _ = self._clamp(x)
         free = self._relax(first, self._begin(len(x)), self.learning.free_steps)
         self._count(free, labels, self._target(labels))
+
+    def _begin_mini_batch(self) -> None:
+        for fast in self.couplings:
+            fast.begin()
 
     def _target(self, labels: Tensor) -> Tensor:
         one_hot = torch.zeros(len(labels), self.network.classes, device=self.device)
@@ -432,7 +486,9 @@ class CudaEngine:
 
     def _input(self, x: Tensor) -> Tensor:
         """The input in the layout of activities: pixels in their dtype, real numbers in float32."""
-        return self._in_order(x.float() if x.is_floating_point() else x.to(self.dtype))
+        if x.is_floating_point():
+            return self._in_order(x.float())
+        return self._in_order(x.to(torch.float16 if self.dtype == torch.int8 else self.dtype))
 
     @staticmethod
     def _in_order(values: Tensor) -> Tensor:
@@ -543,14 +599,12 @@ class CudaEngine:
         sign = torch.sign(self.beta)
         numbers = self._input(x if self.bits else x.float())
         plus, minus = ([numbers, *self._sent(side)] for side in (nudged, base))
-        for n, (coupling, fast) in enumerate(
-            zip(self.network.couplings, self.couplings, strict=True)
-        ):
+        for n, coupling in enumerate(self.network.couplings):
             below = torch.cat([plus[n], minus[n]])
             above = torch.cat([plus[n + 1], -minus[n + 1]])
-            contrast = (
-                self._correlate(fast, below, above, first_switches if n == 0 else None) * sign
-            )
+            known = first_switches if n == 0 else None
+            exact = self.bits and not (n == 0 and x.is_floating_point())
+            contrast = self._correlate(self.couplings[n], below, above, known, exact) * sign
             factor = -1 / (span * len(x) * (levels(x) if n == 0 else 1))
             self._apply(n, coupling, contrast, factor)
             if coupling.bias is not None:
@@ -569,9 +623,15 @@ class CudaEngine:
         return phase.activity if self.bits else [self.network.neuron(s) for s in phase.state]
 
     def _correlate(
-        self, fast: FastDense | FastConv, below: Tensor, above: Tensor, known: Tensor | None
+        self,
+        fast: FastDense | FastConv,
+        below: Tensor,
+        above: Tensor,
+        known: Tensor | None,
+        exact: bool,
     ) -> Tensor:
-        with _tf32(self.bits):
+        """Both phases' correlations at once; in TF32 where that is exact, for bits and pixels."""
+        with _tf32(exact):
             if isinstance(fast, FastDense):
                 return fast.correlate(below, above, None)
             switches = torch.cat([known, known]) if known is not None else fast.up(below)[1]
@@ -585,10 +645,24 @@ class CudaEngine:
         if synapses.scale.requires_grad:
             synapses.set_scale_gradient(contrast, factor)
         fast, signs = self.couplings[n], synapses.signs.detach()
-        count = signs.numel()
-        launch(bop_kernel, count, signs, fast.kernel,
-               self._bop.state[synapses.signs]["momentum"], contrast,
-               self.rates[n], self.flips[n:], count, factor, COPY=self._copied(fast))  # fmt: skip
+        copied = self._copied(fast)
+        turned = fast.turned if copied and fast.turned is not None else fast.kernel
+        launch(
+            bop_kernel,
+            signs.numel(),
+            signs,
+            fast.kernel,
+            turned,
+            self._bop.state[synapses.signs]["momentum"],
+            contrast,
+            self.rates[n],
+            self.flips[n:],
+            signs.numel(),
+            signs[0].numel(),
+            factor,
+            COPY=copied,
+            TURN=copied and fast.turned is not None,
+        )
 
     @staticmethod
     def _copied(fast: FastDense | FastConv) -> bool:

@@ -13,10 +13,10 @@ BLOCK = 1024
 
 @triton.jit
 def advance_kernel(
-    up,  # sums of the coupling below, or its whole drive if FIRST, f32
+    up,  # sums of the coupling below, or its whole drive if FIRST
     gain,  # f32, (1,) or (channels,)
     bias,  # f32, (channels,)
-    down,  # sums (DENSE_DOWN) or drive of the coupling above, f32
+    down,  # sums (DENSE_DOWN) or drive of the coupling above
     down_gain,  # f32, (1,)
     state,  # s of the step before, f32
     target,  # y, f32, (top layer only)
@@ -45,14 +45,14 @@ def advance_kernel(
     index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = index < count
     channel = index % channels
-    drive = tl.load(up + index, mask=inside, other=0.0)
+    drive = tl.load(up + index, mask=inside, other=0).to(tl.float32)
     if not FIRST:
         factor = tl.load(gain + channel, mask=inside, other=0.0) if CHANNEL_GAIN else tl.load(gain)
         drive = factor * drive
         if HAS_BIAS:
             drive = drive + tl.load(bias + channel, mask=inside, other=0.0)
     if HAS_DOWN:
-        below = tl.load(down + index, mask=inside, other=0.0)
+        below = tl.load(down + index, mask=inside, other=0).to(tl.float32)
         if DENSE_DOWN:
             below = tl.load(down_gain) * below
         drive = drive + below
@@ -80,7 +80,7 @@ def advance_kernel(
 
 @triton.jit
 def pool_kernel(
-    maps,  # f32, (batch, height, width, channels)
+    maps,  # (batch, height, width, channels)
     pooled,  # f32, (batch, rows, columns, channels)
     switches,  # uint8, like pooled: the winner's place in its pool
     count,
@@ -100,11 +100,11 @@ def pool_kernel(
     row = index // (channels * columns) % rows
     sample = index // (channels * columns * rows)
     corner = ((sample * height + row * POOL) * width + column * POOL) * channels + channel
-    best = tl.load(maps + corner, mask=inside, other=0.0)
+    best = tl.load(maps + corner, mask=inside, other=0.0).to(tl.float32)
     winner = tl.zeros((BLOCK,), tl.uint8)
     for place in tl.static_range(1, POOL * POOL):
         offset = (place // POOL * width + place % POOL) * channels
-        value = tl.load(maps + corner + offset, mask=inside, other=0.0)
+        value = tl.load(maps + corner + offset, mask=inside, other=0.0).to(tl.float32)
         better = value > best
         best = tl.where(better, value, best)
         winner = tl.where(better, place, winner).to(tl.uint8)
@@ -117,7 +117,7 @@ def unpool_kernel(
     above,  # activities, (batch, rows, columns, channels)
     factor,  # f32, (channels,): scales, or digits of them
     switches,  # uint8, like above
-    maps,  # f32, (batch, height, width, channels)
+    maps,  # (batch, height, width, channels)
     count,
     height,
     width,
@@ -144,20 +144,23 @@ def unpool_kernel(
     if POOL > 1:
         winner = tl.load(switches + source, mask=pooled, other=255).to(tl.int32)
         value = tl.where(winner == y % POOL * POOL + x % POOL, value, 0.0)
-    tl.store(maps + index, value, mask=inside)
+    tl.store(maps + index, value.to(maps.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def bop_kernel(
     signs,  # f32, +-1
-    kernel,  # the copy that matrix products read
+    kernel,  # the copy that matrix products read, (rows, columns)
+    turned,  # its transpose
     momentum,  # f32: m / decay
     contrast,  # f32: f(nudged) - f(base)
     rates,  # f32, (2,): gamma / decay, tau / decay
     flips,  # int64, (1,)
     count,
+    columns,
     factor,
     COPY: tl.constexpr,
+    TURN: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """Bop in one pass: read m and g, write m, flip where |m| > tau agrees in sign, count flips."""
@@ -174,4 +177,7 @@ def bop_kernel(
     tl.store(signs + index, w, mask=flip)
     if COPY:
         tl.store(kernel + index, w.to(kernel.dtype.element_ty), mask=flip)
+    if TURN:
+        place = index % columns * (count // columns) + index // columns
+        tl.store(turned + place, w.to(turned.dtype.element_ty), mask=flip)
     tl.atomic_add(flips, tl.sum(flip.to(tl.int64)))
