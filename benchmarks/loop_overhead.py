@@ -13,7 +13,8 @@ import time
 
 import torch
 
-from binep import recipe as recipes, runs
+from binep import recipe as recipes
+from binep import runs
 from binep.data import DATASETS, Dataset, Split
 from binep.watching import Watcher
 

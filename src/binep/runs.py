@@ -13,7 +13,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -175,7 +175,9 @@ def train(
     _check_earlier(folder, recipe, seed, resume)
     place = select_device(device)
     dataset = load_dataset(recipe.data.name, data_dir=data_dir, offline=offline)
-    trainer = build_trainer(recipe, recipe.hold_out(dataset.to(place)), seed, place, engine)
+    trainer = build_trainer(
+        recipe, recipe.hold_out(dataset.to(place)), seed, place, engine, watcher.say
+    )
     make_folder(folder)
     remove_leftovers(folder)
     write_whole(folder / "recipe.toml", recipes.dumps(recipe))
@@ -189,15 +191,23 @@ def train(
 
 
 def build_trainer(
-    recipe: Recipe, dataset: Dataset, seed: int, device: torch.device, engine: str = "auto"
+    recipe: Recipe,
+    dataset: Dataset,
+    seed: int,
+    device: torch.device,
+    engine: str = "auto",
+    say: Callable[[str], None] = lambda text: None,
 ) -> Trainer:
-    """Everything that a recipe describes, put together, with all randomness from one seed."""
+    """Everything that a recipe describes, put together, with all randomness from one seed.
+
+    `say` is told if the engine that would be fastest cannot be had.
+    """
     streams = random_streams(seed, device)
     network: Network = recipe.build_network(streams["init"]).to(device)
     optimizers = recipe.build_optimizers(network, streams["noise"])
     learning = recipe.build_learning(streams["sign"])
     return Trainer(
-        select_engine(engine, network, learning, optimizers),
+        select_engine(engine, network, learning, optimizers, say),
         network,
         optimizers,
         dataset,

@@ -96,7 +96,10 @@ class BarWatcher(Watcher):
         self.last_batches = 0
 
     def say(self, text: str) -> None:
-        self.bars.console.print(f"[yellow]{text}", highlight=False)
+        if hasattr(self, "bars"):
+            self.bars.console.print(f"[yellow]{text}", highlight=False)
+        else:
+            print(text, file=sys.stderr)
 
     def end(self) -> None:
         self.bars.stop()

@@ -60,6 +60,12 @@ def unsupported(network: Network, learning: Learning) -> str | None:
 # --- couplings in the layout of the GPU ---------------------------------------------------------
 
 
+def _dtype_of_bits(network: Network) -> torch.dtype:
+    """int8 halves the traffic of wide layers, but its products want multiples of 8."""
+    sizes = [size for shape in network.layer_shapes for size in shape]
+    return torch.int8 if all(size % 8 == 0 for size in sizes) else torch.float16
+
+
 def product(a: Tensor, b: Tensor) -> Tensor:
     """`a @ b`, added up in float32 or int32, whatever the inputs' precision."""
     if a.dtype == b.dtype == torch.int8:
@@ -266,7 +272,7 @@ class CudaEngine:
         convolutional = any(isinstance(c, ConvPool) for c in network.couplings)
         self.dtype = torch.float16
         if self.bits:
-            self.dtype = torch.float32 if convolutional else torch.int8
+            self.dtype = torch.float32 if convolutional else _dtype_of_bits(network)
         self.precision = "exact" if self.bits else "float16"
         self.couplings = [
             FastConv(c, shape, self.dtype, self.bits)

@@ -1,5 +1,6 @@
 """The only place that chooses an engine and a device. It never falls back silently."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -13,7 +14,34 @@ from binep.network import Network
 from binep.optim import Optimizers
 
 
-def _packed(network: Network, learning: Learning, optimizers: Optimizers) -> "Engine":
+class Engine(Protocol):
+    """Runs mini-batches of one (network, learning, optimizers); see `ReferenceEngine`.
+
+    An engine that cannot run them raises a `BinepError` that says why when it is made.
+    """
+
+    name: str
+    precision: str
+
+    def train(self, x: Tensor, labels: Tensor) -> None: ...
+    def evaluate(self, x: Tensor, labels: Tensor) -> Tally: ...
+    def collect(self) -> Tally: ...
+    def sync(self) -> None: ...
+
+
+def _cuda(network: Network, learning: Learning, optimizers: Optimizers) -> Engine:
+    if not next(network.parameters()).is_cuda:
+        raise BinepError("engine 'cuda' needs a GPU: device must be cuda, not cpu")
+    try:
+        from binep.engines.cuda import CudaEngine
+    except ModuleNotFoundError as error:
+        if error.name != "triton":
+            raise
+        raise BinepError("engine 'cuda' needs triton, which comes with torch for CUDA") from None
+    return CudaEngine(network, learning, optimizers)
+
+
+def _packed(network: Network, learning: Learning, optimizers: Optimizers) -> Engine:
     try:
         from binep.engines.packed import PackedEngine
     except ModuleNotFoundError as error:
@@ -23,20 +51,12 @@ def _packed(network: Network, learning: Learning, optimizers: Optimizers) -> "En
     return PackedEngine(network, learning, optimizers)
 
 
-ENGINES = {"reference": ReferenceEngine, "packed": _packed}
+ENGINES: dict[str, Callable[[Network, Learning, Optimizers], Engine]] = {
+    "reference": ReferenceEngine,
+    "cuda": _cuda,
+    "packed": _packed,
+}
 DEVICES = ("auto", "cpu", "cuda")
-
-
-class Engine(Protocol):
-    """Runs mini-batches of one (network, learning, optimizers); see `ReferenceEngine`."""
-
-    name: str
-    precision: str
-
-    def train(self, x: Tensor, labels: Tensor) -> None: ...
-    def evaluate(self, x: Tensor, labels: Tensor) -> Tally: ...
-    def collect(self) -> Tally: ...
-    def sync(self) -> None: ...
 
 
 def select_device(name: str = "auto") -> torch.device:
@@ -48,9 +68,27 @@ def select_device(name: str = "auto") -> torch.device:
 
 
 def select_engine(
-    name: str, network: Network, learning: Learning, optimizers: Optimizers
+    name: str,
+    network: Network,
+    learning: Learning,
+    optimizers: Optimizers,
+    say: Callable[[str], None] = lambda text: None,
 ) -> Engine:
-    """The engine that `name` stands for; `auto` takes the fastest that runs this network here."""
+    """The engine that `name` stands for; `auto` takes the fastest that runs this network here.
+
+    Where `auto` has to take the reference although there is a faster one, `say` is told why.
+    """
     choose(name, ("auto", *ENGINES), "engine")
-    engine = ENGINES["reference" if name == "auto" else name]
-    return engine(network, learning, optimizers)
+    if name != "auto":
+        return ENGINES[name](network, learning, optimizers)
+    if next(network.parameters()).is_cuda:
+        fast = "cuda"
+    elif network.neuron.binary:
+        fast = "packed"
+    else:
+        fast = "reference"
+    try:
+        return ENGINES[fast](network, learning, optimizers)
+    except BinepError as error:
+        say(f"{error}; taking engine 'reference' instead")
+        return ReferenceEngine(network, learning, optimizers)

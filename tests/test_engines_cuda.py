@@ -1,0 +1,229 @@
+"""The CUDA engine against the reference.
+
+Without a GPU its Triton kernels run in Triton's interpreter, on small networks; with one, the same
+tests run on it, and the last ones at the width of the recipes.
+"""
+
+import os
+
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
+pytest.importorskip("triton")
+
+from binep import (
+    BackpropThroughTime,
+    ConvPool,
+    Dense,
+    EquilibriumPropagation,
+    HardSigmoid,
+    Heaviside,
+    Network,
+    assign_optimizers,
+    metrics,
+)
+from binep import (
+    recipe as recipes,
+)
+from binep.engines.cuda import CudaEngine, _digits
+from binep.engines.reference import ReferenceEngine
+from binep.training import random_streams
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def build(
+    kind: str, engine, *, sign="random", nudge="live", sigma=0.5, learn_scale=True, noise=0.5
+):
+    """A small network with an engine, everything from one seed."""
+    torch.manual_seed(7)
+    bits = kind.endswith("wa")
+    per_class = 3 if bits else 1
+    options = {"learn_scale": learn_scale}
+    if kind.startswith("conv"):
+        chain = [
+            ConvPool(1, 5, kernel=3, padding=1, pool=2, **options),
+            ConvPool(5, 6, kernel=3, padding=1, pool=3, **options),
+            Dense(6, 7, **options),
+            Dense(7, 4 * per_class, **options),
+        ]
+    else:
+        chain = [
+            Dense(64, 33, **options),
+            Dense(33, 16, **options),
+            Dense(16, 4 * per_class, **options),
+        ]
+    neuron = Heaviside(sigma=sigma) if bits else HardSigmoid()
+    dynamics = "energy" if bits else "prototypical"
+    net = Network((1, 8, 8), chain, neuron, dynamics, per_class, classes=4).to(DEVICE)
+    ep = EquilibriumPropagation(
+        6, 4, 2.0 if bits else 0.3, sign, nudge, generator=torch.Generator().manual_seed(1)
+    )
+    optimizers = assign_optimizers(
+        net,
+        gamma=1e-2,
+        tau=1e-3,
+        lr_bias=1e-2,
+        lr_scale=1e-4 if learn_scale else None,
+        noise=noise,
+        generator=torch.Generator(DEVICE).manual_seed(2),
+    )
+    return net, engine(net, ep, optimizers)
+
+
+def train_both(kind: str, sizes=(5, 5, 3), pixels=True, **options):
+    """The same mini-batches through both engines; the last one is smaller."""
+    pair = [build(kind, engine, **options) for engine in (ReferenceEngine, CudaEngine)]
+    generator = torch.Generator().manual_seed(3)
+    for size in sizes:
+        x = torch.randint(256, (size, 1, 8, 8), generator=generator, dtype=torch.uint8)
+        x = (x if pixels else x / 255).to(DEVICE)
+        labels = torch.randint(4, (size,), generator=generator).to(DEVICE)
+        for _, engine in pair:
+            engine.train(x, labels)
+    return pair, x, labels
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("dense-wa", {}),
+        ("dense-wa", {"sign": "centered", "nudge": "constant", "sigma": 0.25}),
+        ("conv-wa", {"learn_scale": False, "noise": 0.0}),
+        ("conv-wa", {"sign": "positive", "nudge": "constant"}),
+    ],
+)
+def test_binary_activations_agree_bit_for_bit(kind: str, options: dict):
+    ((net, engine), (other, fast)), x, labels = train_both(kind, **options)
+    assert fast.evaluate(x, labels) == engine.evaluate(x, labels)
+    tally = engine.collect()
+    assert fast.collect() == tally and sum(tally.flips) > 0
+    for (name, p), q in zip(net.named_parameters(), other.parameters(), strict=True):
+        assert torch.equal(p, q), name
+    for a, b in zip(net.couplings, other.couplings, strict=True):
+        mine, theirs = engine.optimizers.bop.state[a.signs], fast.optimizers.bop.state[b.signs]
+        assert torch.equal(mine["momentum"], theirs["momentum"])
+        assert (mine["decay"], mine["flips"]) == (theirs["decay"], theirs["flips"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [("dense-w", {"pixels": False}), ("conv-w", {"sign": "centered"}), ("conv-w", {})],
+)
+def test_real_activations_agree_within_their_precision(kind: str, options: dict):
+    ((net, engine), (other, fast)), _, _ = train_both(kind, **options)
+    tally, found = engine.collect(), fast.collect()
+    assert found.wrong == tally.wrong
+    assert found.loss == pytest.approx(tally.loss, rel=5e-3)
+    a = {n: engine.optimizers.bop.momentum(c.signs) for n, c in enumerate(net.couplings)}
+    b = {n: fast.optimizers.bop.momentum(c.signs) for n, c in enumerate(other.couplings)}
+    cosines = metrics.cosine({str(k): v for k, v in a.items()}, {str(k): v for k, v in b.items()})
+    assert min(cosines.values()) > 0.999
+
+
+def test_real_weights_are_trained_too():
+    torch.manual_seed(0)
+    states = []
+    for engine in (ReferenceEngine, CudaEngine):
+        torch.manual_seed(0)
+        chain = [Dense(16, 12, binary=False), Dense(12, 4, binary=False)]
+        net = Network((16,), chain, classes=4).to(DEVICE)
+        optimizers = assign_optimizers(net, lr_weight=0.1, lr_bias=0.1)
+        subject = engine(net, EquilibriumPropagation(6, 4, 0.3), optimizers)
+        for seed in range(3):
+            x = torch.rand(4, 16, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
+            subject.train(x, torch.arange(4).to(DEVICE))
+        states.append([p.detach().clone() for p in net.parameters()])
+    for a, b in zip(*states, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-2, atol=1e-3)
+
+
+def test_restored_parameters_are_taken_up():
+    """A checkpoint changes parameters and momenta behind the engine's back."""
+    ((net, _), (other, fast)), x, labels = train_both("dense-wa", sizes=(4,))
+    with torch.no_grad():
+        for p, q in zip(net.parameters(), other.parameters(), strict=True):
+            p.neg_() if p.dim() == 2 else p
+            q.neg_() if q.dim() == 2 else q
+    reference = ReferenceEngine(net, fast.learning, fast.optimizers)
+    assert fast.evaluate(x, labels) == reference.evaluate(x, labels)
+
+
+def test_digits_of_scales_are_exact():
+    gain = torch.empty(200).uniform_(0.011, 0.6, generator=torch.Generator().manual_seed(0))
+    unit, digits = _digits(gain)
+    total = torch.zeros(200, dtype=torch.float64)
+    for digit in digits:
+        assert digit.max() < 1024 and torch.equal(digit, digit.round())
+        total = total * 1024 + digit
+    assert torch.equal((total * unit).float(), gain)
+
+
+@pytest.mark.parametrize(
+    ("learning", "options", "reason"),
+    [
+        (BackpropThroughTime(4, 2), {}, "EquilibriumPropagation"),
+        (EquilibriumPropagation(4, 2, 0.3, tolerance=1e-3), {}, "tolerance"),
+        (EquilibriumPropagation(4, 2, 0.3), {"dynamics": "energy", "dt": 0.25}, "dt=0.5"),
+        (EquilibriumPropagation(4, 2, 0.3), {"cost": "cross_entropy"}, "cross_entropy"),
+    ],
+)
+def test_what_it_cannot_run_is_refused_with_the_reason(learning, options, reason: str):
+    net = Network((4,), [Dense(4, 6), Dense(6, 3)], classes=3, **options).to(DEVICE)
+    optimizers = assign_optimizers(net, gamma=1e-2, tau=1e-3, lr_bias=1e-2)
+    with pytest.raises(ValueError, match=f"engine 'cuda'.*{reason}"):
+        CudaEngine(net, learning, optimizers)
+
+
+# --- on a GPU, at the recipes' own width --------------------------------------------------------
+
+
+def recipe_pair(name: str, mini_batches: int, batch: int):
+    """A recipe's network trained by both engines on made-up images."""
+    recipe, pair = recipes.load(name), []
+    generator = torch.Generator(DEVICE).manual_seed(0)
+    shape = (3, 32, 32) if recipe.data.name == "cifar10" else (1, 28, 28)
+    images = torch.randint(
+        256, (mini_batches, batch, *shape), generator=generator, device=DEVICE, dtype=torch.uint8
+    )
+    labels = torch.randint(10, (mini_batches, batch), generator=generator, device=DEVICE)
+    for engine in (ReferenceEngine, CudaEngine):
+        streams = random_streams(0, DEVICE)
+        net = recipe.build_network(streams["init"]).to(DEVICE)
+        optimizers = recipe.build_optimizers(net, streams["noise"])
+        subject = engine(net, recipe.build_learning(streams["sign"]), optimizers)
+        for x, y in zip(images, labels, strict=True):
+            subject.train(x, y)
+        pair.append((net, subject))
+    return pair
+
+
+@on_gpu
+@pytest.mark.parametrize("batch", [64, 65, 63, 1])
+@pytest.mark.parametrize(
+    "name", ["mnist-1fc-wa", "mnist-1fc-wa-a", "mnist-2fc-wa", "mnist-conv-wa"]
+)
+def test_binary_recipes_are_exact(name: str, batch: int):
+    (net, engine), (other, fast) = recipe_pair(name, 20 if batch == 64 else 3, batch)
+    assert engine.collect() == fast.collect()
+    for (label, p), q in zip(net.named_parameters(), other.named_parameters(), strict=True):
+        assert torch.equal(p, q[1]), label
+
+
+@on_gpu
+@pytest.mark.parametrize(
+    "name", ["mnist-1fc-w", "mnist-2fc-w-a", "mnist-conv-w-a", "mnist-conv-fp"]
+)
+def test_real_recipes_agree_within_float16(name: str):
+    (net, engine), (other, fast) = recipe_pair(name, 1, 64)
+    a, b = engine.collect(), fast.collect()
+    assert b.loss == pytest.approx(a.loss, rel=1e-3)
+    for one, two in zip(net.couplings, other.couplings, strict=True):
+        before, after = (
+            engine.optimizers.bop.momentum(one.signs) if one.binary else one.weight,
+            fast.optimizers.bop.momentum(two.signs) if two.binary else two.weight,
+        )
+        assert metrics.cosine({"w": before.detach()}, {"w": after.detach()})["w"] > 0.999
