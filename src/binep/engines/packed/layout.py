@@ -206,6 +206,7 @@ class Layout:
             lean=room(words if self.hidden_conv else 0, np.float64),
             switches=room(cells if self.hidden_conv else 0, np.int32),
             placed=room(cells if self.hidden_conv else 0, np.int32),
+            lit=room(words if self.hidden_conv else 0, np.uint64),
             pull=room(top, np.float32),
             target=room(top, np.float32),
             planes=room((2 * LEVELS + 1) * widest, np.uint64),
@@ -213,6 +214,9 @@ class Layout:
             inverted=room(listed, np.uint64),
             dirty=room(int(max(wiring.map_rows * wiring.map_cols)), np.bool_),
             before=room(64, np.float32),
+            tags=room(cells, np.int64),
+            flags=room(cells, np.uint64),
+            bounds=room(2 + max(layer.places for layer in self.layers), np.int64),
         )
 
     @property

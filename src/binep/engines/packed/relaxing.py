@@ -120,9 +120,9 @@ class Sample(NamedTuple):
         tug, lean: the same for a conv coupling, where scales stand inside the sum, in float64:
             `down = tug - lean`; lean is one number a position.
         switches: the map position that each neuron's pool has chosen. placed: the one from which
-            it now contributes to `tug`, or -1.
+            it now contributes to `tug`, or -1. lit: the bits of those that do, (words,).
         pull, target: the constant nudge and the target of the top layer, (top,).
-        planes, rows, inverted, dirty, before: workspace.
+        planes, rows, inverted, dirty, before, tags, flags, bounds: workspace.
     """
 
     s: Array
@@ -141,6 +141,7 @@ class Sample(NamedTuple):
     lean: Array
     switches: Array
     placed: Array
+    lit: Array
     pull: Array
     target: Array
     planes: Array
@@ -148,6 +149,9 @@ class Sample(NamedTuple):
     inverted: Array
     dirty: Array
     before: Array
+    tags: Array
+    flags: Array
+    bounds: Array
 
 
 class Found(NamedTuple):
@@ -376,34 +380,56 @@ def _sum_dense(wiring, synapses, sample, layer, matrix_at, words, counts, at, an
 
 
 @inner
+def _sort_events(wiring, sample, link, anew):
+    """Put the changed (or, anew, the active) neurons below a conv coupling in order of position.
+
+    Neuron n has the rows `tags[n]` of its channel, inverted by `flags[n]`; those of position p are
+    `bounds[p]` to `bounds[p + 1]`.
+    """
+    below, words = link - 1, wiring.up_words[link]
+    first, cells = wiring.start[below], 64 * wiring.words[below]
+    if anew:
+        count = _list_active(wiring, sample, below, 0, 1)
+    else:
+        count = sample.event_count[below]
+    place, begin = 0, 0
+    sample.bounds[0] = 0
+    for n in range(count):
+        j = sample.rows[n] if anew else sample.events[first + n] - first
+        while j >= begin + cells:
+            place += 1
+            begin += cells
+            sample.bounds[place] = n
+        at = first + j
+        on = (sample.bits[at // 64] >> np.uint64(at % 64)) & np.uint64(1)
+        sample.tags[n] = (j - begin) * words
+        sample.flags[n] = _NONE if on else _ALL
+    places = wiring.rows[below] * wiring.cols[below]
+    _fill(sample.bounds, place + 1, places + 1, count)
+
+
+@inner
 def _sum_conv(wiring, synapses, sample, link, anew):
     """Bring the counts of a conv coupling up to date, a map position at a time; marks the dirty."""
     below = link - 1
     anew = anew or sample.active[below] < sample.event_count[below]
     side, pad = wiring.kernel[link], wiring.padding[link]
     words, cells = wiring.up_words[link], 64 * wiring.words[below]
-    first, cols = wiring.start[below], wiring.cols[below]
-    if anew:
-        count = _list_active(wiring, sample, below, 0, 1)
-        for n in range(count):
-            sample.events[first + n] = first + sample.rows[n]
-    else:
-        count = sample.event_count[below]
+    _sort_events(wiring, sample, link, anew)
     for oy in range(wiring.map_rows[link]):
         for ox in range(wiring.map_cols[link]):
             q = oy * wiring.map_cols[link] + ox
             near, fallen = 0, 0
-            for n in range(count):
-                j = sample.events[first + n]
-                place, c = (j - first) // cells, (j - first) % cells
-                ky, kx = place // cols + pad - oy, place % cols + pad - ox
-                if 0 <= ky < side and 0 <= kx < side:
-                    on = (sample.bits[j // 64] >> np.uint64(j % 64)) & np.uint64(1)
-                    tap = ky * side + kx
-                    sample.rows[near] = wiring.up_at[link] + (tap * cells + c) * words
-                    sample.inverted[near] = _NONE if on else _ALL
-                    fallen += 0 if on else 1
-                    near += 1
+            for y in range(max(0, oy - pad), min(wiring.rows[below], oy - pad + side)):
+                for x in range(max(0, ox - pad), min(wiring.cols[below], ox - pad + side)):
+                    tap = (y - oy + pad) * side + x - ox + pad
+                    base = wiring.up_at[link] + tap * cells * words
+                    place = y * wiring.cols[below] + x
+                    for n in range(sample.bounds[place], sample.bounds[place + 1]):
+                        sample.rows[near] = base + sample.tags[n]
+                        sample.inverted[near] = sample.flags[n]
+                        fallen += sample.flags[n] != _NONE
+                        near += 1
             at = wiring.counts_at[link] + q * 64 * words
             if anew:
                 _fill(sample.counts, at, at + 64 * words, 0)
@@ -482,25 +508,35 @@ def _send_down_conv(wiring, synapses, sample, link, anew):
     begin, end = wiring.start[link], wiring.start[link + 1]
     places = wiring.rows[below] * wiring.cols[below]
     moves = 0
-    for j in range(begin, end):
-        on = (sample.bits[j // 64] >> np.uint64(j % 64)) & np.uint64(1)
-        moves += sample.placed[j] != (sample.switches[j] if on else -1)
+    for word in range(begin // 64, end // 64):
+        rest = sample.bits[word] | sample.lit[word]
+        while rest:
+            j = 64 * word + lowest(rest)
+            rest &= rest - np.uint64(1)
+            on = (sample.bits[word] >> np.uint64(j % 64)) & np.uint64(1)
+            old, wanted = sample.placed[j], sample.switches[j] if on else np.int32(-1)
+            moves += ((old >= 0) + (wanted >= 0)) if old != wanted else 0
     if anew or sample.active[link] < moves:
         _fill(sample.placed, begin, end, -1)
         _fill(sample.tug, wiring.start[below], wiring.start[link], 0)
         _fill(sample.lean, wiring.start[below] // 64, wiring.start[below] // 64 + places, 0)
     elif moves == 0:
         return False
-    for j in range(begin, end):
-        on = (sample.bits[j // 64] >> np.uint64(j % 64)) & np.uint64(1)
-        wanted = sample.switches[j] if on else np.int32(-1)
-        if sample.placed[j] != wanted:
-            c, scale = (j - begin) % cells, np.float64(synapses.gain[j])
-            if sample.placed[j] >= 0:
-                _put(wiring, synapses, sample, link, c, sample.placed[j], -scale)
-            if wanted >= 0:
-                _put(wiring, synapses, sample, link, c, wanted, scale)
-            sample.placed[j] = wanted
+    for word in range(begin // 64, end // 64):
+        rest = sample.bits[word] | sample.lit[word]
+        sample.lit[word] = sample.bits[word]
+        while rest:
+            j = 64 * word + lowest(rest)
+            rest &= rest - np.uint64(1)
+            on = (sample.bits[word] >> np.uint64(j % 64)) & np.uint64(1)
+            wanted = sample.switches[j] if on else np.int32(-1)
+            if sample.placed[j] != wanted:
+                c, scale = (j - begin) % cells, np.float64(synapses.gain[j])
+                if sample.placed[j] >= 0:
+                    _put(wiring, synapses, sample, link, c, sample.placed[j], -scale)
+                if wanted >= 0:
+                    _put(wiring, synapses, sample, link, c, wanted, scale)
+                sample.placed[j] = wanted
     wide = 64 * wiring.words[below]
     for place in range(places):
         at = wiring.start[below] + place * wide
@@ -770,6 +806,7 @@ def _copy(source, to):
     _copy_into(to.lean, 0, source.lean, 0, len(to.lean))
     _copy_into(to.switches, 0, source.switches, 0, len(to.switches))
     _copy_into(to.placed, 0, source.placed, 0, len(to.placed))
+    _copy_into(to.lit, 0, source.lit, 0, len(to.lit))
 
 
 @numba.njit
@@ -792,6 +829,7 @@ def _nth(samples, n):
         samples.lean[n],
         samples.switches[n],
         samples.placed[n],
+        samples.lit[n],
         samples.pull[n],
         samples.target[n],
         samples.planes[n],
@@ -799,6 +837,9 @@ def _nth(samples, n):
         samples.inverted[n],
         samples.dirty[n],
         samples.before[n],
+        samples.tags[n],
+        samples.flags[n],
+        samples.bounds[n],
     )
 
 
