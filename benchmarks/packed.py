@@ -4,8 +4,8 @@
                                 [--threads N] [--data-dir DIR]
 
 For each recipe a network is first trained for `--train` mini-batches by the packed engine, since
-what an event-driven engine costs depends on how silent the network is. Then `--batches` mini-batches
-are timed, and `--reference` of them by the reference engine, from the same state. Times are the best
+what an event-driven engine costs depends on how silent the network is. Then `--batches` of them
+are timed, and `--reference` more by the reference engine, from the same state. Times are the best
 and the median of a mini-batch; per sample: steps taken by all neurons (the rest are taken at
 constant drives), bits that changed, entries of momenta touched.
 """
@@ -83,7 +83,7 @@ def measure(name: str, args: argparse.Namespace) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="The packed engine against the reference.")
     parser.add_argument("recipes", nargs="*", default=RECIPES)
     parser.add_argument("--batches", type=int, default=20)
     parser.add_argument("--train", type=int, default=300)

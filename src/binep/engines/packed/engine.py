@@ -356,12 +356,13 @@ class PackedEngine:
         else:
             plus_switches, minus_switches = found.switches[1], found.switches[base]
         window = learn.Window(
-            *(int(values[n]) for values in (layout.wiring.kernel, layout.wiring.padding)),
-            below.rows,
-            below.cols,
-            below.channels,
-            below.words,
-            int(layout.wiring.map_cols[n]),
+            kernel=int(layout.wiring.kernel[n]),
+            padding=int(layout.wiring.padding[n]),
+            rows=below.rows,
+            cols=below.cols,
+            channels=below.channels,
+            words=below.words,
+            map_cols=int(layout.wiring.map_cols[n]),
         )
         shares = run_shares(
             learn.learn_conv_share,

@@ -13,9 +13,8 @@ import torch
 
 # Functions that only kernels call. Without wrappers for Python they compile much faster, and
 # without counting references (`_nrt`) they run much faster; but they cannot make arrays.
-inner: Any = numba.njit(
-    error_model="numpy", _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True
-)
+_jit: Any = numba.njit
+inner: Any = _jit(error_model="numpy", _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
 def _folder() -> Path:
@@ -48,7 +47,7 @@ def kernel(function: Any) -> Any:
     before = numba.config.CACHE_DIR  # type: ignore[attr-defined]
     numba.config.CACHE_DIR = str(FOLDER)  # type: ignore[attr-defined]
     try:
-        return numba.njit(error_model="numpy", nogil=True, cache=True)(function)
+        return _jit(error_model="numpy", nogil=True, cache=True)(function)
     finally:
         numba.config.CACHE_DIR = before  # type: ignore[attr-defined]
 

@@ -388,10 +388,9 @@ def _sort_events(wiring, sample, link, anew):
     """
     below, words = link - 1, wiring.up_words[link]
     first, cells = wiring.start[below], 64 * wiring.words[below]
+    count = sample.event_count[below]
     if anew:
         count = _list_active(wiring, sample, below, 0, 1)
-    else:
-        count = sample.event_count[below]
     place, begin = 0, 0
     sample.bounds[0] = 0
     for n in range(count):
