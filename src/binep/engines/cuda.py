@@ -71,7 +71,7 @@ def product(a: Tensor, b: Tensor) -> Tensor:
     if a.dtype == b.dtype == torch.int8:
         # The integer product wants more than 16 rows, and 8 columns at a time.
         if a.is_cuda and len(a) > 16 and a.shape[1] % 8 == 0 and b.shape[1] % 8 == 0:
-            return torch._int_mm(a, b)
+            return torch._int_mm(a, b)  # type: ignore[attr-defined]
         a, b = a.half(), b.half()
     if a.is_cuda and a.dtype == b.dtype == torch.float16:
         return torch.mm(a, b, out_dtype=torch.float32)
@@ -275,10 +275,8 @@ class CudaEngine:
             self.dtype = torch.float32 if convolutional else _dtype_of_bits(network)
         self.precision = "exact" if self.bits else "float16"
         self.couplings = [
-            FastConv(c, shape, self.dtype, self.bits)
-            if isinstance(c, ConvPool)
-            else FastDense(c, shape, self.dtype)
-            for c, shape in zip(network.couplings, network.shapes[:-1], strict=True)
+            self._fast(coupling, shape)
+            for coupling, shape in zip(network.couplings, network.shapes[:-1], strict=True)
         ]
         self._check_exact()
         self._graphs: dict[Any, tuple[torch.cuda.CUDAGraph, list[Tensor]]] = {}
@@ -291,6 +289,12 @@ class CudaEngine:
         self.counts = torch.zeros(len(READOUTS) + 1, dtype=integer, device=self.device)
         self.sums = torch.zeros(2, dtype=torch.float64, device=self.device)
         self._tally = Tally()
+
+    def _fast(self, coupling: Coupling, below_shape: Shape) -> FastDense | FastConv:
+        if isinstance(coupling, ConvPool):
+            return FastConv(coupling, below_shape, self.dtype, self.bits)
+        assert isinstance(coupling, Dense)
+        return FastDense(coupling, below_shape, self.dtype)
 
     def _check_exact(self) -> None:
         """With bits, no sum may reach the integers that float32 cannot hold."""
@@ -679,7 +683,8 @@ class CudaEngine:
 @contextmanager
 def _tf32(allowed: bool = True) -> Iterator[None]:
     """Let float32 products run on tensor cores, or not, for the time being."""
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    matmul: Any = torch.backends.cuda.matmul
+    cudnn: Any = torch.backends.cudnn
     before = matmul.allow_tf32, cudnn.allow_tf32
     matmul.allow_tf32 = cudnn.allow_tf32 = allowed
     try:

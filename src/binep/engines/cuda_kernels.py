@@ -1,3 +1,4 @@
+# pyright: reportPossiblyUnboundVariable=false, reportGeneralTypeIssues=false
 """Triton kernels of the CUDA engine: what stands between two matrix products, in one pass each.
 
 All of them are element-wise over arrays whose last axis is the channel (dense layers: the neuron),
