@@ -68,15 +68,18 @@ class Layer:
 
     def spread(self, values: Array) -> Array:
         """Values in torch's order, (..., neurons) or one a channel, (channels,), to the layer."""
-        if values.shape[-1] != self.channels * self.places:
-            values = np.repeat(values, self.places, axis=-1)
-        spread = np.zeros((*values.shape[:-1], self.cells), values.dtype)
-        spread[..., self.neurons] = values
-        return spread
+        lead = values.shape[:-1]
+        images = values.reshape(*lead, self.channels, -1).swapaxes(-1, -2)
+        spread = np.zeros((*lead, self.places, 64 * self.words), values.dtype)
+        spread[..., : self.channels] = images
+        return spread.reshape(*lead, self.cells)
 
     def gather(self, cells: Array) -> Array:
         """The other way: (..., cells) to torch's order, (..., neurons)."""
-        return np.ascontiguousarray(cells[..., self.neurons])
+        lead = cells.shape[:-1]
+        images = cells.reshape(*lead, self.places, 64 * self.words)[..., : self.channels]
+        gathered = np.ascontiguousarray(images.swapaxes(-1, -2))
+        return gathered.reshape(*lead, self.channels * self.places)
 
 
 def _layer(start: int, shape: tuple[int, ...]) -> Layer:
