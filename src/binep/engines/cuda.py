@@ -11,7 +11,6 @@ momenta and all element-wise arithmetic are float32, and so are gradients of rea
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +28,7 @@ from binep.engines.cuda_kernels import (
     pool_kernel,
     unpool_kernel,
 )
+from binep.engines.reference import tensor_cores
 from binep.errors import BinepError
 from binep.gradients import EquilibriumPropagation, Learning
 from binep.metrics import Tally
@@ -397,7 +397,7 @@ class CudaEngine:
     def _run(self, kind: str, function: Callable[..., None], *inputs: Tensor) -> None:
         """Replay the graph for inputs of this shape, recording it first if there is none."""
         if self.device.type != "cuda":
-            with _tf32():
+            with tensor_cores(self.precision != "float32"):
                 function(*inputs)
             return
         key: tuple[Any, ...] = (kind, *((tuple(x.shape), x.dtype) for x in inputs))
@@ -420,7 +420,7 @@ class CudaEngine:
         kept = [(t, t.clone()) for t in self._state()]
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream), _tf32():
+        with torch.cuda.stream(stream), tensor_cores(self.precision != "float32"):
             for _ in range(2):
                 function(*places)
         torch.cuda.current_stream().wait_stream(stream)
@@ -429,7 +429,7 @@ class CudaEngine:
         for fast in self.couplings:
             fast.refresh()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph), _tf32():
+        with torch.cuda.graph(graph), tensor_cores(self.precision != "float32"):
             function(*places)
         self._versions = [c.synapses.kernel._version for c in self.network.couplings]
         return graph, places
@@ -486,7 +486,7 @@ class CudaEngine:
         """The constant drive on the first layer, and its pool's switches."""
         coupling, fast = self.network.couplings[0], self.couplings[0]
         # Real inputs are summed in full precision: once a mini-batch it costs nothing.
-        with _tf32(not x.is_floating_point()):
+        with tensor_cores(not x.is_floating_point()):
             sums, switches = fast.up(self._input(x))
         gain = coupling.synapses.gain / levels(x)
         drive = coupling._per_output(gain) * sums
@@ -641,7 +641,7 @@ class CudaEngine:
         exact: bool,
     ) -> Tensor:
         """Both phases' correlations at once; in TF32 where that is exact, for bits and pixels."""
-        with _tf32(exact):
+        with tensor_cores(exact):
             if isinstance(fast, FastDense):
                 return fast.correlate(below, above, None)
             switches = torch.cat([known, known]) if known is not None else fast.up(below)[1]
@@ -678,16 +678,3 @@ class CudaEngine:
     def _copied(fast: FastDense | FastConv) -> bool:
         """Whether Bop can write the kernel's copy itself: it lies in memory as the signs do."""
         return isinstance(fast, FastDense) and not fast.permuted and fast.coupling.binary
-
-
-@contextmanager
-def _tf32(allowed: bool = True) -> Iterator[None]:
-    """Let float32 products run on tensor cores, or not, for the time being."""
-    matmul: Any = torch.backends.cuda.matmul
-    cudnn: Any = torch.backends.cudnn
-    before = matmul.allow_tf32, cudnn.allow_tf32
-    matmul.allow_tf32 = cudnn.allow_tf32 = allowed
-    try:
-        yield
-    finally:
-        matmul.allow_tf32, cudnn.allow_tf32 = before

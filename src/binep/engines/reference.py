@@ -1,5 +1,9 @@
 """The definition of correct: one mini-batch in plain torch, on any device."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -9,6 +13,19 @@ from binep.metrics import Tally
 from binep.network import Network
 from binep.optim import Optimizers
 from binep.relaxation import relax
+
+
+@contextmanager
+def tensor_cores(allowed: bool) -> Iterator[None]:
+    """Let a GPU round the factors of float32 products to 11 bits (TF32), or not."""
+    matmul: Any = torch.backends.cuda.matmul
+    cudnn: Any = torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    matmul.allow_tf32 = cudnn.allow_tf32 = allowed
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before
 
 
 class ReferenceEngine:
@@ -27,8 +44,9 @@ class ReferenceEngine:
 
     def train(self, x: Tensor, labels: Tensor) -> None:
         """One training step on a mini-batch, (batch, *input_shape), with labels, (batch,)."""
-        phases = self.learning.backward(self.network, x, labels)
-        seen = metrics.tally(self.network, phases.free, labels)
+        with tensor_cores(False):
+            phases = self.learning.backward(self.network, x, labels)
+            seen = metrics.tally(self.network, phases.free, labels)
         flips = self.optimizers.step()
         nudged = (phases.nudged, phases.opposite)
         steps = sum(phase.steps for phase in nudged if phase is not None)
@@ -37,15 +55,16 @@ class ReferenceEngine:
     @torch.no_grad()
     def evaluate(self, x: Tensor, labels: Tensor) -> Tally:
         """Read a mini-batch out of the free phase, without learning from it."""
-        clamped = self.network.clamp(x)
-        free = relax(
-            self.network,
-            clamped,
-            self.network.initial(clamped),
-            self.learning.free_steps,
-            tolerance=self.learning.tolerance,
-        )
-        return metrics.tally(self.network, free, labels)
+        with tensor_cores(False):
+            clamped = self.network.clamp(x)
+            free = relax(
+                self.network,
+                clamped,
+                self.network.initial(clamped),
+                self.learning.free_steps,
+                tolerance=self.learning.tolerance,
+            )
+            return metrics.tally(self.network, free, labels)
 
     def collect(self) -> Tally:
         """What was counted over the mini-batches trained on since the last call."""
