@@ -44,7 +44,7 @@ class ReferenceEngine:
 
     def train(self, x: Tensor, labels: Tensor) -> None:
         """One training step on a mini-batch, (batch, *input_shape), with labels, (batch,)."""
-        with tensor_cores(False):
+        with tensor_cores(self._exact(x)):
             phases = self.learning.backward(self.network, x, labels)
             seen = metrics.tally(self.network, phases.free, labels)
         flips = self.optimizers.step()
@@ -55,7 +55,7 @@ class ReferenceEngine:
     @torch.no_grad()
     def evaluate(self, x: Tensor, labels: Tensor) -> Tally:
         """Read a mini-batch out of the free phase, without learning from it."""
-        with tensor_cores(False):
+        with tensor_cores(self._exact(x)):
             clamped = self.network.clamp(x)
             free = relax(
                 self.network,
@@ -65,6 +65,14 @@ class ReferenceEngine:
                 tolerance=self.learning.tolerance,
             )
             return metrics.tally(self.network, free, labels)
+
+    def _exact(self, x: Tensor) -> bool:
+        """Whether bits and pixels are all that is multiplied, which TF32 holds exactly.
+
+        They must then not be multiplied otherwise: in float32 cuDNN may take a convolution
+        through a Fourier transform, and integers come out a little off.
+        """
+        return self.network.neuron.binary and not x.is_floating_point()
 
     def collect(self) -> Tally:
         """What was counted over the mini-batches trained on since the last call."""
