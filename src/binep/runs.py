@@ -8,6 +8,7 @@ runs/mnist-1fc-w-seed0/
 """
 
 import json
+import os
 import platform
 import signal
 import subprocess
@@ -38,6 +39,7 @@ from binep.training import Trainer, evaluate, random_streams, troubles
 from binep.watching import Watcher
 
 CHECKPOINT_SECONDS = 300.0
+SMALL = 2**16  # neurons in a mini-batch
 
 
 @dataclass(frozen=True)
@@ -185,8 +187,9 @@ def train(
     if found is not None:
         checkpoints.restore(trainer, *found)
     history = _rewind_metrics(folder, trainer.progress.epoch)
-    record = _begin_record(folder, recipe, seed, place, trainer.engine)
-    _train(folder, trainer, recipe, record, history, checkpoint_seconds, watcher)
+    with _fitting_threads(trainer):
+        record = _begin_record(folder, recipe, seed, place, trainer.engine)
+        _train(folder, trainer, recipe, record, history, checkpoint_seconds, watcher)
     return open_run(folder)
 
 
@@ -216,6 +219,22 @@ def build_trainer(
         streams=streams,
         set_rates=recipe.set_rates,
     )
+
+
+@contextmanager
+def _fitting_threads(trainer: Trainer) -> Iterator[None]:
+    """One thread for a network so small that a second is woken up in vain; else torch's own choice.
+
+    Whoever sets OMP_NUM_THREADS has chosen already.
+    """
+    threads = torch.get_num_threads()
+    neurons = sum(torch.Size(shape).numel() for shape in trainer.network.layer_shapes)
+    if neurons * trainer.batch_size < SMALL and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _check_earlier(folder: Path, recipe: Recipe, seed: int, resume: bool) -> None:
