@@ -250,7 +250,7 @@ def _check_earlier(folder: Path, recipe: Recipe, seed: int, resume: bool) -> Non
     if saved.record.get("seed") != seed:
         raise BinepError(f"{folder}: its seed is {saved.record.get('seed')}, not {seed}")
     differences = [
-        f"{key} was {_show(old)}, now {_show(new)}"
+        f"{key} was {json.dumps(old)}, now {json.dumps(new)}"
         for key, old, new in _differences(asdict(saved.recipe), asdict(recipe))
         if key not in ("training.epochs", "summary") and not key.startswith("paper.")
     ]
@@ -264,10 +264,6 @@ def _differences(old: dict, new: dict, where: str = "") -> Iterator[tuple[str, A
             yield from _differences(old[key], new[key], f"{where}{key}.")
         elif old[key] != new[key]:
             yield where + key, old[key], new[key]
-
-
-def _show(value: Any) -> str:
-    return json.dumps(value)
 
 
 def _rewind_metrics(folder: Path, epochs: int) -> list[dict[str, Any]]:
