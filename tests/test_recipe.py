@@ -39,11 +39,31 @@ REFERENCES = [
     "mnist-conv-fp",
     "cifar10-conv-fp",
 ]
+BEYOND = {
+    "mnist-1fc-w-a-centered": "mnist-1fc-w-a",
+    "mnist-2fc-wa-centered": "mnist-2fc-wa",
+    "mnist-conv-w-a-centered": "mnist-conv-w-a",
+    "mnist-1fc-w-a-schedule": "mnist-1fc-w-a",
+    "mnist-2fc-w-a-schedule": "mnist-2fc-w-a",
+    "mnist-conv-w-a-schedule": "mnist-conv-w-a",
+    "mnist-1fc-wa-schedule": "mnist-1fc-wa",
+    "mnist-2fc-wa-schedule": "mnist-2fc-wa",
+    "mnist-conv-wa-schedule": "mnist-conv-wa",
+    "cifar10-conv-w-a-schedule": "cifar10-conv-w-a",
+}
 DIGITS = ["digits-1fc-w", "digits-1fc-wa", "digits-conv-w", "digits-conv-wa"]
 
 
 def test_every_row_of_the_paper_has_its_recipe():
-    assert set(recipes.names()) >= {*PAPER, *REFERENCES, *DIGITS}
+    assert set(recipes.names()) == {*PAPER, *REFERENCES, *BEYOND, *DIGITS}
+
+
+@pytest.mark.parametrize(("name", "base"), BEYOND.items())
+def test_recipes_beyond_the_paper_learn_otherwise_in_the_same_network(name: str, base: str):
+    recipe, paper = recipes.load(name), recipes.load(base)
+    assert recipe.network == paper.network and recipe.data == paper.data
+    assert recipe.learning != paper.learning or recipe.schedule != paper.schedule
+    assert recipe.paper.test is None
 
 
 @pytest.mark.parametrize("name", recipes.names())
@@ -135,6 +155,29 @@ def test_rates_follow_their_schedule():
     ]
 
 
+@pytest.mark.parametrize(
+    ("shape", "halfway"), [("exponential", 0.2), ("linear", 0.52), ("cosine", 0.52)]
+)
+def test_smooth_schedules_end_where_they_should_and_stay(shape: str, halfway: float):
+    schedule = recipes.RateSchedule(over=10, final=0.04, shape=shape)
+    factors = [schedule.at_epoch(n) for n in range(14)]
+    assert factors[0] == 1 and factors[5] == pytest.approx(halfway)
+    assert factors[10:] == pytest.approx([0.04] * 4)
+    assert all(a > b for a, b in zip(factors[:10], factors[1:11], strict=True))
+
+
+def test_steps_and_a_smooth_schedule_multiply():
+    schedule = recipes.RateSchedule(over=2, final=4.0, at=[2], factor=0.5)
+    assert [schedule.at_epoch(n) for n in range(4)] == [1, 2, 2, 2]
+
+
+def test_gamma_may_not_grow_above_1():
+    grown = ["schedule.gamma.every=1", "schedule.gamma.factor=10.0"]
+    recipes.load("mnist-1fc-w", [*grown, "training.epochs=5"])
+    with pytest.raises(BinepError, match="schedule.gamma takes gamma up to 10: .*at most 1"):
+        recipes.load("mnist-1fc-w", [*grown, "training.epochs=6"])
+
+
 def test_a_file_may_extend_a_recipe(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text('extends = "mnist-1fc-w"\n[learning]\nbeta = 0.5\n')
@@ -183,6 +226,10 @@ def test_overrides_take_toml_values_and_plain_words():
         ("network.learn_scale=1", "network.learn_scale=1.*true or false"),
         ("training.epochs=true", "training.epochs=true.*an integer"),
         ("schedule.gamma=3", "schedule.gamma=3.*a section"),
+        ("schedule.tau.final=0.5", "schedule.tau.final=0.5: it needs schedule.tau.over"),
+        ("schedule.tau.factor=0.5", "schedule.tau.factor=0.5: it needs schedule.tau.at or"),
+        ("schedule.tau.shape=cosin", "schedule.tau.shape='cosin'.*'cosine'"),
+        ("schedule.lr_scale.every=3", "schedule.lr_scale is given.*optimizer.lr_scale is not"),
         ("beta", "section.key=value"),
         ("=3", "section.key=value"),
     ],

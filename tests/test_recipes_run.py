@@ -1,7 +1,7 @@
 """Every recipe trains: three mini-batches of its own network, at full width, on made-up images.
 
 Phases and mini-batches are short, so that networks of a hundred million synapses fit into a test;
-everything else is the recipe's own.
+everything else is the recipe's own. A schedule acts between epochs: the first is that without it.
 """
 
 import pytest
@@ -22,7 +22,7 @@ def made_up(name: str) -> Dataset:
     return Dataset(name, split, split, source.classes, source.mean, source.std)
 
 
-@pytest.mark.parametrize("name", recipes.names())
+@pytest.mark.parametrize("name", [n for n in recipes.names() if not n.endswith("-schedule")])
 def test_three_mini_batches(name: str):
     recipe = recipes.load(name, SHORT)
     trainer = runs.build_trainer(recipe, made_up(recipe.data.name), 0, torch.device("cpu"))

@@ -91,28 +91,54 @@ class OptimizerKeys:
     momentum_noise: float = _key(0.0, low=0)  # standard deviation, in units of gamma
 
 
+SHAPES = ("exponential", "linear", "cosine")
+
+
 @dataclass(frozen=True, kw_only=True)
-class Steps:
-    """Multiply a rate by `factor` after each epoch of `at`, and after every `every` epochs."""
+class RateSchedule:
+    """What a rate is multiplied by as epochs go by: in steps, and smoothly.
+
+    By `factor` after each epoch of `at` and after every `every` epochs; and by what goes from 1 to
+    `final` within the first `over` epochs, in one of three shapes, and stays there. Epochs are
+    counted from the start, whatever `training.epochs` is: a run can be lengthened.
+    """
 
     at: list[int] = _key([], low=1)
     every: int = _key(0, low=0)
     factor: float = _key(1.0, above=0)
+    over: int = _key(0, low=0)
+    final: float = _key(1.0, above=0)
+    shape: str = _key("exponential", choices=SHAPES)
 
     def at_epoch(self, epochs_done: int) -> float:
-        """The product of all factors due after that many epochs."""
+        """The product of all that is due after that many epochs.
+
+        >>> smooth = RateSchedule(over=4, final=0.01)
+        >>> [round(smooth.at_epoch(n), 3) for n in (0, 1, 2, 4, 9)]
+        [1.0, 0.316, 0.1, 0.01, 0.01]
+        """
         times = sum(epoch <= epochs_done for epoch in self.at)
         times += epochs_done // self.every if self.every else 0
-        return self.factor**times
+        return self.factor**times * self._smooth(epochs_done)
+
+    def _smooth(self, epochs_done: int) -> float:
+        if not self.over:
+            return 1.0
+        done = min(epochs_done / self.over, 1.0)
+        if self.shape == "exponential":
+            return self.final**done
+        if self.shape == "cosine":
+            done = (1 - math.cos(math.pi * done)) / 2
+        return 1 + done * (self.final - 1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleKeys:
-    gamma: Steps = field(default_factory=Steps)
-    tau: Steps = field(default_factory=Steps)
-    lr_bias: Steps = field(default_factory=Steps)
-    lr_scale: Steps = field(default_factory=Steps)
-    lr_weight: Steps = field(default_factory=Steps)
+    gamma: RateSchedule = field(default_factory=RateSchedule)
+    tau: RateSchedule = field(default_factory=RateSchedule)
+    lr_bias: RateSchedule = field(default_factory=RateSchedule)
+    lr_scale: RateSchedule = field(default_factory=RateSchedule)
+    lr_weight: RateSchedule = field(default_factory=RateSchedule)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,9 +259,9 @@ class Recipe:
         """Give the optimizers the rates that are due after so many epochs."""
         rates = {}
         for name in RATES:
-            values, steps = getattr(self.optimizer, name), getattr(self.schedule, name)
+            values, schedule = getattr(self.optimizer, name), getattr(self.schedule, name)
             if values is not None:
-                rates[name] = [value * steps.at_epoch(epochs_done) for value in values]
+                rates[name] = [value * schedule.at_epoch(epochs_done) for value in values]
         optimizers.set_rates(rates)
 
 
@@ -439,6 +465,8 @@ def _resolve(recipe: Recipe) -> Recipe:
         _length(f"optimizer.{name}", rates[name], couplings, "couplings")
         if rates[name] is not None:
             rates[name] = [_nth(rates[name], n) for n in range(couplings)]
+    for name in RATES:
+        _check_schedule(recipe, name, rates[name])
     if recipe.learning.beta == 0:
         raise BinepError("learning.beta=0: allowed is a number other than 0")
     train = DATASETS[recipe.data.name].train_count
@@ -465,6 +493,23 @@ def _resolve(recipe: Recipe) -> Recipe:
         ),
         optimizer=OptimizerKeys(**rates),
     )
+
+
+def _check_schedule(recipe: Recipe, rate: str, values: list[float] | None) -> None:
+    """See that a schedule does something, to something, and keeps gamma within its limits."""
+    schedule, path = getattr(recipe.schedule, rate), f"schedule.{rate}"
+    if schedule.final != 1 and not schedule.over:
+        raise BinepError(
+            f"{path}.final={schedule.final}: it needs {path}.over, how many epochs it takes"
+        )
+    if schedule.factor != 1 and not schedule.at and not schedule.every:
+        raise BinepError(f"{path}.factor={schedule.factor}: it needs {path}.at or {path}.every")
+    if values is None and schedule != RateSchedule():
+        raise BinepError(f"{path} is given, but optimizer.{rate} is not")
+    if rate == "gamma" and values is not None:
+        highest = max(schedule.at_epoch(n) for n in range(recipe.training.epochs)) * max(values)
+        if highest > 1:
+            raise BinepError(f"{path} takes gamma up to {highest:g}: allowed is at most 1")
 
 
 def _length(path: str, value: Any, expected: int, what: str) -> None:
