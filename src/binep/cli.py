@@ -349,6 +349,60 @@ def reproduce(
         sys.exit(130)
 
 
+@app.command()
+def bench(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[RECIPE...]", help="None: the paper's seven networks."),
+    ] = None,
+    device: Device = "auto",
+    engine: Annotated[str, typer.Option(help="auto or the name of an engine.")] = "auto",
+    batches: Annotated[int, typer.Option(help="Mini-batches to time.")] = 20,
+    reference_batches: Annotated[int, typer.Option(help="And for the reference engine.")] = 2,
+    train: Annotated[int, typer.Option(help="Train for so many mini-batches before.")] = 0,
+    data_dir: DataDir = None,
+    sweep: Annotated[
+        bool, typer.Option("--sweep", help="Time against width, depth, batch and T instead.")
+    ] = False,
+    out: Annotated[
+        list[Path] | None,
+        typer.Option(help="Also write .md, .json or (--sweep) .png; may be repeated."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Time engines side by side, one mini-batch of each recipe, against the chip's own limits.
+
+    Uses the recipes' data where they are on this machine, made-up images otherwise. What takes
+    longer than 20 seconds is timed less often; the table says how often.
+
+    Example: binep bench mnist-1fc-w mnist-1fc-wa --train 300 --out table.md
+    """
+    from binep import bench as benches
+    from binep.figures import text_table
+
+    files = out or []
+    benches.check_out(files, sweep)
+    common: dict[str, Any] = {
+        "device": device,
+        "engine": engine,
+        "batches": batches,
+        "train": train,
+        "data_dir": data_dir,
+        "say": lambda text: print(text, file=sys.stderr),
+    }
+    if sweep:
+        found = benches.sweep(names or benches.SWEEP, **common)
+    else:
+        chosen = names or benches.PAPER
+        found = benches.bench(chosen, reference_batches=reference_batches, **common)
+    for path in files:
+        benches.write(found, path)
+    if as_json:
+        print(found.to_json())
+    else:
+        print(f"{found.notes}\n\n{text_table(*found.table, left=2)}")
+
+
 @data_app.command("fetch")
 def data_fetch(name: str, data_dir: DataDir = None) -> None:
     """Download what is missing of a data set, and verify it.

@@ -17,7 +17,8 @@ from binep.optim import Optimizers
 class Engine(Protocol):
     """Runs mini-batches of one (network, learning, optimizers); see `ReferenceEngine`.
 
-    An engine that cannot run them raises a `BinepError` that says why when it is made.
+    An engine that cannot run them raises a `BinepError` that says why when it is made. One that
+    skips what changes nothing counts in its attribute `activity` what it did: an `Activity`.
     """
 
     name: str

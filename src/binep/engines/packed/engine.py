@@ -2,7 +2,6 @@
 
 import math
 import sys
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from torch import Tensor
 from binep import metrics
 from binep.couplings import levels
 from binep.dynamics import EnergyBased
+from binep.engines.activity import Activity
 from binep.engines.packed import learning as learn
 from binep.engines.packed.jit import compiled, run_shares
 from binep.engines.packed.layout import Layout, fan_in
@@ -30,27 +30,15 @@ Array = Any
 LARGEST_SUM = 2**24
 
 
-@dataclass(frozen=True)
-class Activity:
-    """Events of the mini-batches since the engine was made; a measure of how silent it is.
-
-    Attributes:
-        samples: trained on or evaluated. steps: taken by all neurons of a sample, added up.
-        events: bits that changed. coincidences: entries of momenta that were touched.
-    """
-
-    samples: int = 0
-    steps: int = 0
-    events: int = 0
-    coincidences: int = 0
-
-
 class PackedEngine:
     """Trains networks of binary weights and activations on the CPU; see `ReferenceEngine`.
 
     The packed weights are a copy; signs, momenta, biases and scales are changed where they are, in
     the network and its optimizers, which so hold the state of training at any time. If someone else
     changes them, the copy is made anew.
+
+    `activity` counts what it has done: steps taken by all neurons of a sample (the others are taken
+    at constant drives), bits that changed, entries of momenta touched.
 
     Args:
         early_stop: take quiet stretches at constant drives; the results are the same without.
@@ -237,13 +225,10 @@ class PackedEngine:
             self.early_stop and not trace,
             found,
         )
-        self._note(samples=batch, steps=int(found.steps.sum()), events=int(found.events.sum()))
-        return found
-
-    def _note(self, **counts: int) -> None:
-        self.activity = Activity(
-            **{k: v + counts.get(k, 0) for k, v in vars(self.activity).items()}
+        self.activity += Activity(
+            samples=batch, steps=int(found.steps.sum()), events=int(found.events.sum())
         )
+        return found
 
     def _free(self, found: Found, steps: list[int]) -> Relaxation:
         """The free phase as far as it is read out: the output neurons and the last residual."""
@@ -319,7 +304,7 @@ class PackedEngine:
         overlap = torch.from_numpy(overlaps).double()
         overlap = overlap if conv else overlap.sum()
         coupling.scale.grad = (rule * overlap).to(coupling.scale.dtype)
-        self._note(coincidences=int(touched))
+        self.activity += Activity(coincidences=int(touched))
         return int(flips)
 
     def _coincide(
