@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from binep.couplings import ConvPool, Dense
+    from binep.deploy.runtime import load
     from binep.errors import BinepError
     from binep.gradients import BackpropThroughTime, EquilibriumPropagation, Phases
     from binep.network import Network
@@ -29,6 +30,7 @@ __all__ = [
     "Phases",
     "Relaxation",
     "assign_optimizers",
+    "load",
     "relax",
 ]
 
@@ -47,6 +49,7 @@ _HOME = {
     "Phases": "gradients",
     "Relaxation": "relaxation",
     "assign_optimizers": "optim",
+    "load": "deploy.runtime",
     "relax": "relaxation",
 }
 

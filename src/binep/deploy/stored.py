@@ -1,0 +1,192 @@
+"""What is shipped of a trained network: its architecture, its parameters, and how it is run."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from binep.errors import BinepError, choose
+
+Array = Any
+Shape = tuple[int, ...]
+
+KINDS = ("dense", "conv")
+ACTIVATIONS = ("real", "binary")
+DYNAMICS = ("prototypical", "energy")
+COSTS = ("mse", "cross_entropy")
+READOUTS = ("average", "single")
+
+
+@dataclass(frozen=True, eq=False)
+class StoredCoupling:
+    """One coupling: its shape and its parameters.
+
+    Attributes:
+        kind: "dense" or "conv"; kernel, padding and pool belong to the latter.
+        below, above: neurons (dense) or channels (conv).
+        signs: int8 +-1, (above, below) or (above, below, kernel, kernel); None for real weights.
+        scale: float32 alpha, () for dense, (above,) for conv; None for real weights.
+        weight: float32, shaped like the signs; None for binary weights.
+        bias: float32, (above,), or None.
+    """
+
+    kind: str
+    below: int
+    above: int
+    kernel: int = 1
+    padding: int = 0
+    pool: int = 1
+    signs: Array = None
+    scale: Array = None
+    weight: Array = None
+    bias: Array = None
+
+    @property
+    def binary(self) -> bool:
+        return self.signs is not None
+
+    @property
+    def weight_shape(self) -> Shape:
+        side = (self.kernel, self.kernel) if self.kind == "conv" else ()
+        return (self.above, self.below, *side)
+
+    @property
+    def fan_in(self) -> int:
+        """Synapses of one neuron above."""
+        return math.prod(self.weight_shape[1:])
+
+    def map_shape(self, below_shape: Shape) -> Shape:
+        """(above, height, width) of a convolution's maps, before pooling."""
+        grow = 2 * self.padding - self.kernel + 1
+        return (self.above, below_shape[1] + grow, below_shape[2] + grow)
+
+    def above_shape(self, below_shape: Shape) -> Shape:
+        """The shape of the layer above; an error if the layer below does not fit."""
+        if self.kind == "dense":
+            if math.prod(below_shape) != self.below:
+                raise BinepError(f"dense coupling of {self.below} inputs on a layer {below_shape}")
+            return (self.above,)
+        if len(below_shape) != 3 or below_shape[0] != self.below:
+            raise BinepError(f"conv coupling of {self.below} channels on a layer {below_shape}")
+        _, height, width = self.map_shape(below_shape)
+        if min(height, width) < self.pool:
+            raise BinepError(f"conv coupling leaves nothing of a layer {below_shape}")
+        return (self.above, height // self.pool, width // self.pool)
+
+
+@dataclass(frozen=True, eq=False)
+class StoredNetwork:
+    """A trained network as it is shipped; see `docs/format.md` for what the fields mean.
+
+    Attributes:
+        input_shape: of one sample. couplings: from input to output.
+        activations: "binary" (with `threshold` and `sigma`) or "real".
+        dynamics: "prototypical" or "energy" (with `dt`).
+        steps: T of the free phase. readout: what `predict` does unless told otherwise.
+        classes, per_class: the output neurons, those of a class adjacent.
+        mean, std: of the normalisation of pixels, one a channel; None where pixels go in as they
+            are. image_shape: (channels, height, width) of an image.
+        origin: where it comes from (recipe, seed, commit, ...), for people to read.
+    """
+
+    input_shape: Shape
+    couplings: Sequence[StoredCoupling]
+    activations: str
+    threshold: float
+    sigma: float
+    dynamics: str
+    dt: float
+    initial_state: float
+    steps: int
+    cost: str
+    classes: int
+    per_class: int
+    readout: str
+    image_shape: Shape
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    origin: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        choose(self.activations, ACTIVATIONS, "activations")
+        choose(self.dynamics, DYNAMICS, "dynamics")
+        choose(self.cost, COSTS, "cost")
+        choose(self.readout, READOUTS, "readout")
+        if self.shapes[-1] != (self.classes * self.per_class,):
+            raise BinepError(
+                f"output layer {self.shapes[-1]} does not fit {self.classes} classes of "
+                f"{self.per_class} neurons"
+            )
+        if self.steps < 1:
+            raise BinepError(f"steps={self.steps}: allowed is at least 1")
+        if math.prod(self.image_shape) != math.prod(self.input_shape):
+            raise BinepError(f"images {self.image_shape} do not fit the input {self.input_shape}")
+        if (self.mean is None) != (self.std is None):
+            raise BinepError("a normalisation needs both mean and std")
+
+    @property
+    def binary(self) -> bool:
+        """Whether what neurons send is one bit."""
+        return self.activations == "binary"
+
+    @property
+    def shapes(self) -> list[Shape]:
+        """Of all layers, from the input to what the last coupling drives."""
+        shapes = [tuple(self.input_shape)]
+        for coupling in self.couplings:
+            shapes.append(coupling.above_shape(shapes[-1]))
+        return shapes
+
+    @property
+    def relaxing(self) -> Sequence[StoredCoupling]:
+        """The couplings inside the dynamics: all of them, or all but a softmax readout."""
+        return self.couplings[: -1 if self.cost == "cross_entropy" else None]
+
+    @property
+    def layer_shapes(self) -> list[Shape]:
+        """Of the layers that relax, s1 to the top."""
+        return self.shapes[1 : len(self.relaxing) + 1]
+
+    def inputs(self, images: Array) -> Array:
+        """A mini-batch as the network receives it: uint8 pixels, bits, or float32.
+
+        Args:
+            images: uint8 pixels 0..255, (batch, ...), normalised here where the network was trained
+                on normalised ones; or floats, taken as what the network itself receives.
+        """
+        images = np.asarray(images)
+        if images.ndim < 1 or images.shape[1:] not in {
+            tuple(self.image_shape),
+            tuple(self.input_shape),
+            (math.prod(self.input_shape),),
+        }:
+            raise BinepError(
+                f"images of shape {images.shape}: allowed is (batch, "
+                f"{', '.join(map(str, self.image_shape))}), or flat"
+            )
+        if images.dtype == np.uint8 and self.mean is not None:
+            mean, std = (
+                np.array(each, np.float32).reshape(-1, 1, 1) for each in (self.mean, self.std)
+            )
+            pixels = images.reshape(-1, *self.image_shape).astype(np.float32)
+            images = (pixels / np.float32(255) - mean) / std
+        elif np.issubdtype(images.dtype, np.floating):
+            images = images.astype(np.float32, copy=False)
+            if not np.isfinite(images).all():
+                raise BinepError("images hold NaN or infinite values: allowed are finite numbers")
+        elif images.dtype not in (np.dtype(np.uint8), np.dtype(bool)):
+            raise BinepError(
+                f"images of dtype {images.dtype}: allowed are uint8 (0..255), bool and floats"
+            )
+        return np.ascontiguousarray(images.reshape(-1, *self.input_shape))
+
+    def scores(self, top: Array, readout: str | None = None) -> Array:
+        """One number a class, (batch, classes), from the output neurons, (batch, outputs)."""
+        groups = top.reshape(len(top), self.classes, self.per_class)
+        if choose(readout or self.readout, READOUTS, "readout") == "single":
+            return groups[:, :, 0]
+        if np.issubdtype(groups.dtype, np.integer):
+            return groups.sum(2)
+        return groups.sum(2, dtype=np.float64) / self.per_class
