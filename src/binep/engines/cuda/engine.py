@@ -1,0 +1,330 @@
+"""The same mini-batch on a GPU, as one CUDA graph: nothing is launched or read back one by one.
+
+A relaxation is hundreds of small steps, so that eager torch spends its time launching kernels. Here
+a whole mini-batch (both phases, gradients, Bop, biases, scales, counters) is recorded once and then
+replayed; small or quiet networks relax inside one kernel (see `relaxing`).
+
+Numbers. Real activations are sent in float16, 11 bits, and products added up in float32. Bits are
+multiplied as int8 (dense) or in TF32 (convolutions), where signs, bits and pixels are exact, so
+that everything agrees with the reference bit for bit, as long as sums stay below 2**24. States,
+momenta and all element-wise arithmetic are float32, and so are gradients of real activations.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from binep.couplings import ConvPool, Coupling, Dense, Shape, levels
+from binep.dynamics import EnergyBased
+from binep.engines.cuda.couplings import DIGIT_BITS, FastConv, FastDense, dtype_of_bits
+from binep.engines.cuda.learning import count_kernel, tally_kernel
+from binep.engines.cuda.relaxing import Phase, choose_relaxer, in_order, power_of_two
+from binep.engines.cuda.updating import Updater
+from binep.engines.reference import tensor_cores
+from binep.errors import BinepError
+from binep.gradients import EquilibriumPropagation, Learning
+from binep.metrics import Tally
+from binep.network import READOUTS, Network
+from binep.neurons import HardSigmoid, Heaviside
+from binep.optim import Bop, Optimizers
+
+EXACT_SUM = 2**24
+
+
+def unsupported(network: Network, learning: Learning) -> str | None:
+    """Why this engine cannot run a network, or None if it can."""
+    if not isinstance(learning, EquilibriumPropagation):
+        return "it only runs EquilibriumPropagation"
+    if learning.tolerance is not None:
+        return "it runs every step: learning.tolerance must not be set"
+    if network.cost != "mse":
+        return f"it has no readout for cost={network.cost!r}"
+    if not isinstance(network.neuron, HardSigmoid | Heaviside):
+        return f"it does not know {network.neuron}"
+    if isinstance(network.dynamics, EnergyBased) and network.dynamics.dt != 0.5:
+        return f"it only steps by dt=0.5, not {network.dynamics.dt}"
+    return None
+
+
+# --- the engine ---------------------------------------------------------------------------------
+
+
+class CudaEngine:
+    """Runs mini-batches of EP as CUDA graphs, one for each batch size and rate."""
+
+    name = "cuda"
+
+    def __init__(self, network: Network, learning: Learning, optimizers: Optimizers) -> None:
+        reason = unsupported(network, learning)
+        if reason is not None:
+            raise BinepError(f"engine 'cuda': {reason}")
+        assert isinstance(learning, EquilibriumPropagation)
+        self.network, self.learning, self.optimizers = network, learning, optimizers
+        self.device = network.couplings[0].synapses.kernel.device
+        self.bits = network.neuron.binary
+        convolutional = any(isinstance(c, ConvPool) for c in network.couplings)
+        self.dtype = torch.float16
+        if self.bits:
+            self.dtype = torch.float32 if convolutional else dtype_of_bits(network)
+        self.precision = "exact" if self.bits else "float16"
+        self.couplings = [
+            self._fast(coupling, shape)
+            for coupling, shape in zip(network.couplings, network.shapes[:-1], strict=True)
+        ]
+        self._check_exact()
+        count = len(network.couplings)
+        # One array, so that all numbers of a mini-batch travel in one copy.
+        self.scalars = torch.zeros(1 + 3 * count, device=self.device)
+        self.beta, self.rates = self.scalars[:1], self.scalars[1:].view(count, 3)
+        self.flips = torch.zeros(count, dtype=torch.int64, device=self.device)
+        self.totals = torch.zeros(7, dtype=torch.float64, device=self.device)
+        self.relaxer = choose_relaxer(network, learning, self.couplings, self.beta, self.dtype)
+        self.updater = Updater(
+            network, self.couplings, optimizers.bop, self.beta, self.rates, self.flips
+        )
+        self._graphs: dict[Any, tuple[torch.cuda.CUDAGraph, list[Tensor]]] = {}
+        self._versions: list[int] = []
+        self._tested: dict[int, tuple[int, float]] = {}
+        self._tally = Tally()
+
+    def _fast(self, coupling: Coupling, below_shape: Shape) -> FastDense | FastConv:
+        if isinstance(coupling, ConvPool):
+            return FastConv(coupling, below_shape, self.dtype, self.bits)
+        assert isinstance(coupling, Dense)
+        return FastDense(coupling, below_shape, self.dtype)
+
+    def _check_exact(self) -> None:
+        """With bits, no sum may reach the integers that float32 cannot hold."""
+        if not self.bits:
+            return
+        for n, coupling in enumerate(self.network.couplings):
+            weight = coupling.synapses.kernel
+            widest = max(weight[0].numel(), weight.shape[0] * weight[0, 0].numel())
+            largest = widest * (2**DIGIT_BITS if isinstance(coupling, ConvPool) else 1)
+            largest = max(largest, weight[0].numel() * 255 if n == 0 else 0)
+            if largest >= EXACT_SUM:
+                raise BinepError(
+                    f"engine 'cuda': sums of coupling {n} can reach {largest}, exact are those "
+                    f"below {EXACT_SUM}; use engine 'reference'"
+                )
+
+    # --- what every engine offers
+
+    def train(self, x: Tensor, labels: Tensor) -> None:
+        """One training step on a mini-batch; nothing is read back."""
+        self._take_up()
+        self._set_scalars()
+        self._run("train", self._train, self.network.check(x), labels)
+        self._tally += Tally(samples=len(x), batches=1)
+
+    def evaluate(self, x: Tensor, labels: Tensor) -> Tally:
+        """Read a mini-batch out of the free phase, without learning from it."""
+        self._take_up()
+        before = self.totals.clone()
+        self._run("evaluate", self._evaluate, self.network.check(x), labels)
+        found = self._read(self.totals - before)
+        self.totals.copy_(before)
+        return found.having(samples=len(x), batches=1)
+
+    def collect(self) -> Tally:
+        """What was counted over the mini-batches trained on since the last call."""
+        flips = self.flips.tolist()
+        binary = [flips[group["coupling"]] for group in self._groups()]
+        found = self._tally + self._read(self.totals).having(flips=binary)
+        for group in self._groups():
+            state = self._bop.state[group["params"][0]]
+            if state:
+                state["flips"] += flips[group["coupling"]]
+        for counter in (self.flips, self.totals):
+            counter.zero_()
+        self._tally = Tally()
+        return found
+
+    def sync(self) -> None:
+        """Parameters and momenta live in the network and the optimizers already."""
+
+    def _read(self, totals: Tensor) -> Tally:
+        average, single, undecided, loss, residual, free_steps, nudged_steps = totals.tolist()
+        return Tally(
+            loss=loss,
+            wrong=dict(zip(READOUTS, (int(average), int(single)), strict=True)),
+            undecided=int(undecided),
+            residual=residual,
+            free_steps=int(free_steps),
+            nudged_steps=int(nudged_steps),
+        )
+
+    # --- between mini-batches
+
+    @property
+    def _bop(self) -> Bop:
+        assert self.optimizers.bop is not None
+        return self.optimizers.bop
+
+    def _groups(self) -> list[dict[str, Any]]:
+        return self._bop.param_groups if self.optimizers.bop is not None else []
+
+    def _take_up(self) -> None:
+        """Follow what others, such as a restored checkpoint, did to parameters and momenta."""
+        versions = [c.synapses.kernel._version for c in self.network.couplings]
+        if versions != self._versions:
+            for fast in self.couplings:
+                fast.refresh()
+            self._versions = versions
+            self._tested.clear()
+
+    def _set_scalars(self) -> None:
+        """Beta's sign, gamma and tau of this mini-batch; the decay of the momenta."""
+        sign = self.learning.draw_sign() if self.learning.sign == "random" else 1
+        numbers = [self.learning.beta * sign] + [0.0] * (len(self.scalars) - 1)
+        for group in self._groups():
+            at, signs = 1 + 3 * group["coupling"], group["params"][0]
+            rate, threshold = self._bop.prepare(signs, group)
+            # A momentum without a gradient can only flip its weight if it was never compared with
+            # a threshold as low as this one.
+            known = self._bop.state[signs]["momentum"].data_ptr(), group["tau"]
+            numbers[at : at + 3] = rate, threshold, 0.0 if self._tested.get(at) == known else -1.0
+            self._tested[at] = known
+        self.scalars.copy_(torch.tensor(numbers))
+
+    # --- graphs
+
+    def _run(self, kind: str, function: Callable[..., None], *inputs: Tensor) -> None:
+        """Replay the graph for inputs of this shape, recording it first if there is none."""
+        if self.device.type != "cuda":
+            with tensor_cores(self.precision != "float32"):
+                function(*inputs)
+            return
+        key: tuple[Any, ...] = (kind, *((tuple(x.shape), x.dtype) for x in inputs))
+        if kind == "train":
+            # What a graph has fixed: where the momenta lie, and SGD's rates.
+            key += tuple(momentum.data_ptr() for momentum in self._momenta())
+            key += tuple(g["lr"] for o in self._sgds() for g in o.param_groups)
+        if key not in self._graphs:
+            self._graphs[key] = self._record(function, inputs)
+        graph, places = self._graphs[key]
+        for place, x in zip(places, inputs, strict=True):
+            place.copy_(x)
+        graph.replay()
+
+    def _record(
+        self, function: Callable[..., None], inputs: Sequence[Tensor]
+    ) -> tuple[torch.cuda.CUDAGraph, list[Tensor]]:
+        """Record a graph; the warm-up that this needs leaves no trace in the state of training."""
+        places = [x.clone() for x in inputs]
+        kept = [(t, t.clone()) for t in self._state()]
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream), tensor_cores(self.precision != "float32"):
+            for _ in range(2):
+                function(*places)
+        torch.cuda.current_stream().wait_stream(stream)
+        for tensor, before in kept:
+            tensor.copy_(before)
+        for fast in self.couplings:
+            fast.refresh()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph), tensor_cores(self.precision != "float32"):
+            function(*places)
+        self._versions = [c.synapses.kernel._version for c in self.network.couplings]
+        return graph, places
+
+    def _state(self) -> Iterator[Tensor]:
+        """Every tensor that a mini-batch changes and that outlives it."""
+        for parameter in self.network.parameters():
+            yield parameter.detach()
+        yield from self._momenta()
+        for optimizer in self._sgds():
+            yield from (state["clamped"] for state in optimizer.state.values() if state)
+        yield from (self.flips, self.totals)
+
+    def _momenta(self) -> Iterator[Tensor]:
+        states = [self._bop.state[group["params"][0]] for group in self._groups()]
+        yield from (state["momentum"] for state in states if state)
+
+    def _sgds(self) -> list[torch.optim.Optimizer]:
+        return [o for o in (self.optimizers.sgd, self.optimizers.scale_sgd) if o is not None]
+
+    # --- one mini-batch
+
+    @torch.no_grad()
+    def _train(self, x: Tensor, labels: Tensor) -> None:
+        learning = self.learning
+        first, switches = self._clamp(x)
+        free = self.relaxer.free(first, len(x))
+        nudged = self.relaxer.nudged(first, free, labels, 1)
+        base, span = free, learning.beta
+        if learning.sign == "centered":
+            base = self.relaxer.nudged(first, free, labels, -1)
+            span = 2 * learning.beta
+        self._count(labels, free, nudged, base)
+        self._learn(x, switches, nudged, base, abs(span))
+
+    @torch.no_grad()
+    def _evaluate(self, x: Tensor, labels: Tensor) -> None:
+        free = self.relaxer.free(self._clamp(x)[0], len(x))
+        self._count(labels, free, free, free, learning=False)
+
+    def _clamp(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The constant drive on the first layer, and its pool's switches."""
+        for fast in self.couplings:
+            fast.begin()
+        coupling, fast = self.network.couplings[0], self.couplings[0]
+        # Real inputs are summed in full precision: once a mini-batch it costs nothing.
+        with tensor_cores(not x.is_floating_point()):
+            sums, switches = fast.up(self._input(x))
+        gain = coupling.synapses.gain / levels(x)
+        drive = coupling._per_output(gain) * sums
+        if coupling.bias is not None:
+            drive = drive + coupling._per_output(coupling.bias)
+        return in_order(drive), switches
+
+    def _input(self, x: Tensor) -> Tensor:
+        """The input in the layout of activities: pixels in their dtype, real numbers in float32."""
+        if x.is_floating_point():
+            return in_order(x.float())
+        return in_order(x.to(torch.float16 if self.dtype == torch.int8 else self.dtype))
+
+    def _count(
+        self, labels: Tensor, free: Phase, nudged: Phase, base: Phase, learning: bool = True
+    ) -> None:
+        """Add the mini-batch to the totals."""
+        network, batch, top = self.network, len(labels), free.state[-1]
+        found = torch.empty(batch, 4, dtype=torch.float64, device=self.device)
+        count_kernel[(batch,)](
+            top,
+            top.stride(0),
+            labels,
+            found,
+            network.classes,
+            network.per_class,
+            CLASSES=power_of_two(network.classes),
+            PER_CLASS=power_of_two(network.per_class),
+        )
+        tally_kernel[(1,)](
+            found,
+            free.residual,
+            free.ran,
+            nudged.ran,
+            base.ran,
+            self.totals,
+            batch,
+            len(free.residual),
+            LEARNING=learning,
+            CENTERED=self.learning.sign == "centered",
+            BATCH=power_of_two(batch),
+        )
+
+    def _learn(
+        self, x: Tensor, switches: Tensor | None, nudged: Phase, base: Phase, span: float
+    ) -> None:
+        """Gradients of both phases, and every optimizer's step."""
+        self.updater.update(x, self._input(x), switches, nudged, base, span)
+        for optimizer in self._sgds():
+            optimizer.step()
+        for fast in self.couplings:
+            if not (isinstance(fast, FastDense) and fast.coupling.binary) or x.is_floating_point():
+                fast.refresh()
+

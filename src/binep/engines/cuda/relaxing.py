@@ -1,0 +1,460 @@
+"""Ways of relaxing a mini-batch on the GPU: step by step, or a sample from start to end at once.
+
+A relaxer has `free(first, batch)` and `nudged(first, free, labels, direction)`, both giving a
+`Phase`. `choose_relaxer` takes the one made for a network.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from binep.couplings import Dense
+from binep.dynamics import EnergyBased, Prototypical
+from binep.engines.cuda.couplings import FastConv, FastDense, launch
+from binep.engines.cuda.kernels import advance_kernel
+from binep.engines.cuda.settling import events_kernel, thin_kernel
+from binep.gradients import EquilibriumPropagation
+from binep.network import Network
+from binep.neurons import Heaviside
+
+THIN = 16  # outputs that one program can hold
+WIDE = 1024  # from here on a flip's row of weights costs more than a share of a matrix product
+BUSY_STEPS = 4  # in which most bits of a wide network change, so that products are cheaper
+
+
+@dataclass
+class Phase:
+    """Where a phase ended.
+
+    Attributes:
+        state: s1..sN. activity: what they send, in the products' dtype.
+        residual: f32, the last step's largest change, one for each sample or one for all.
+        ran: int32, like `residual`: steps after which nothing moved any more.
+        sums: what `Events` goes on with.
+    """
+
+    state: list[Tensor]
+    activity: list[Tensor]
+    residual: Tensor
+    ran: Tensor
+    sums: "Sums | None" = None
+
+
+class Relaxer(Protocol):
+    def free(self, first: Tensor, batch: int) -> Phase: ...
+    def nudged(self, first: Tensor, free: Phase, labels: Tensor, direction: int) -> Phase: ...
+
+
+def choose_relaxer(
+    network: Network,
+    learning: EquilibriumPropagation,
+    couplings: list[FastDense | FastConv],
+    beta: Tensor,
+    dtype: torch.dtype,
+) -> "Relaxer":
+    """The fastest relaxer that can run a network."""
+    arguments = (network, learning, couplings, beta, dtype)
+    dense = all(isinstance(coupling, Dense) for coupling in network.couplings)
+    if dense and len(couplings) > 1 and network.neuron.binary:
+        return Events(*arguments)
+    if (
+        dense
+        and len(couplings) == 2
+        and network.layer_shapes[-1][0] <= THIN
+        and isinstance(network.dynamics, Prototypical)
+    ):
+        return Thin(*arguments)
+    return Stepwise(*arguments)
+
+
+@dataclass
+class _Base:
+    network: Network
+    learning: EquilibriumPropagation
+    couplings: list[FastDense | FastConv]
+    beta: Tensor  # f32, (1,), signed
+    dtype: torch.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.beta.device
+
+    def start(self, batch: int) -> tuple[list[Tensor], list[Tensor]]:
+        """States and activities at t = 0."""
+        states, activities = [], []
+        for shape in self.network.layer_shapes:
+            state = torch.full((batch, *shape), self.network.initial_state, device=self.device)
+            states.append(in_order(state))
+            activities.append(in_order(self.network.neuron(state).to(self.dtype)))
+        return states, activities
+
+    def target(self, labels: Tensor) -> Tensor:
+        one_hot = torch.zeros(len(labels), self.network.classes, device=self.device)
+        one_hot.scatter_(1, labels[:, None], 1.0)
+        return one_hot.repeat_interleave(self.network.per_class, dim=1)
+
+    @cached_property
+    def neuron_numbers(self) -> dict[str, float]:
+        """The window of the neuron, as the kernels want it."""
+        neuron = self.network.neuron
+        binary = isinstance(neuron, Heaviside)
+        return {
+            "threshold": neuron.threshold if binary else 0.5,
+            "sigma": neuron.sigma if binary else 0.5,
+            "slope": 1 / (2 * neuron.sigma) if binary else 1.0,
+        }
+
+
+class Stepwise(_Base):
+    """Any network: matrix products, and one kernel a layer between them."""
+
+    def free(self, first: Tensor, batch: int) -> Phase:
+        state, activity = self.start(batch)
+        if self._two_coloured:
+            return self._free_two_coloured(first, state, activity)
+        return self._run(first, state, activity, self.learning.free_steps)
+
+    def nudged(self, first: Tensor, free: Phase, labels: Tensor, direction: int) -> Phase:
+        nudge = (self.target(labels), self.beta * direction, free.state[-1])
+        return self._run(first, free.state, free.activity, self.learning.nudged_steps, nudge)
+
+    def _run(
+        self,
+        first: Tensor,
+        state: list[Tensor],
+        activity: list[Tensor],
+        steps: int,
+        nudge: tuple[Tensor, Tensor, Tensor] | None = None,
+    ) -> Phase:
+        before = state
+        for _ in range(steps):
+            before = state
+            state, activity = self.step(first, state, activity, nudge)
+        return Phase(state, activity, largest_change(state, before), self._ran(steps))
+
+    def _ran(self, steps: int) -> Tensor:
+        return torch.full((1,), steps, dtype=torch.int32, device=self.device)
+
+    def step(
+        self,
+        first: Tensor,
+        state: list[Tensor],
+        activity: list[Tensor],
+        nudge: tuple[Tensor, Tensor, Tensor] | None = None,
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """All layers move at once, from the states of the step before."""
+        ups: list[tuple[Tensor, Tensor | None]] = [(first, None)]
+        for fast, below in zip(self.couplings[1:], activity, strict=False):
+            ups.append(fast.up(below))
+        states, activities = [], []
+        for n, (up, _) in enumerate(ups):
+            above = self.couplings[n + 1] if n + 1 < len(ups) else None
+            down = above.down(activity[n + 1], ups[n + 1][1]) if above is not None else None
+            moved, sent = self._advance(n, up, down, state[n], nudge if above is None else None)
+            states.append(moved)
+            activities.append(sent)
+        return states, activities
+
+    # In prototypical dynamics a free layer moves by its neighbours alone, so that a step of all
+    # layers is two relaxations that never meet: even layers at even times with odd ones at odd
+    # times, and the other way round. Shifted by one step they run side by side, one kind of layer
+    # after the other, as one mini-batch of twice the size: half the products, each as cheap.
+
+    @cached_property
+    def _two_coloured(self) -> bool:
+        dense = all(isinstance(coupling, Dense) for coupling in self.network.couplings)
+        return dense and isinstance(self.network.dynamics, Prototypical) and len(self.couplings) > 1
+
+    def _free_two_coloured(
+        self, first: Tensor, state: list[Tensor], activity: list[Tensor]
+    ) -> Phase:
+        """The same phase, in updates of the layers 1, 3, ... and 2, 4, ... in turn."""
+        steps, batch = self.learning.free_steps, len(first)
+        odd, even = range(0, len(state), 2), range(1, len(state), 2)
+        doubled = torch.cat([first, first])
+        at = {(n, 0): pair for n, pair in enumerate(zip(state, activity, strict=True))}
+        early = self._move(odd, first, {n: activity[n] for n in even})
+        at |= {(n, 1): moved for n, moved in early.items()}
+        joined = {n: torch.cat([at[n, 0][1], at[n, 1][1]]) for n in odd}
+        others, layers = odd, even
+        for time in range(1, steps):
+            # The others, at the two times before, move these layers to `time` and `time + 1`.
+            found = self._move(layers, doubled, joined)
+            for n, (moved, sent) in found.items():
+                at[n, time] = moved[:batch], sent[:batch]
+                at[n, time + 1] = moved[batch:], sent[batch:]
+                at.pop((n, time - 2), None)
+            joined = {n: sent for n, (_, sent) in found.items()}
+            others, layers = layers, others
+        # One colour has reached the last step, the other is one behind.
+        sources = {n: at[n, steps - 1][1] for n in others}
+        at |= {(n, steps): moved for n, moved in self._move(layers, first, sources).items()}
+        last = [at[n, steps] for n in range(len(state))]
+        before = [at[n, steps - 1][0] for n in range(len(state))]
+        states, activities = [s for s, _ in last], [a for _, a in last]
+        return Phase(states, activities, largest_change(states, before), self._ran(steps))
+
+    def _move(
+        self, layers: Sequence[int], first: Tensor, sources: dict[int, Tensor]
+    ) -> dict[int, tuple[Tensor, Tensor]]:
+        """Some layers, from the activities of their neighbours."""
+        results = {}
+        for n in layers:
+            up = first if n == 0 else self.couplings[n].up(sources[n - 1])[0]
+            above = self.couplings[n + 1] if n + 1 < len(self.couplings) else None
+            down = above.down(sources[n + 1], None) if above is not None else None
+            # Prototypical dynamics do not look at the state: anything of its shape will do.
+            results[n] = self._advance(n, up, down, up, None)
+        return results
+
+    def _advance(
+        self,
+        n: int,
+        up: Tensor,
+        down: Tensor | None,
+        state: Tensor,
+        nudge: tuple[Tensor, Tensor, Tensor] | None,
+    ) -> tuple[Tensor, Tensor]:
+        """A layer's next state and activity."""
+        coupling, network = self.network.couplings[n], self.network
+        dynamics = network.dynamics
+        gain, bias = coupling.synapses.gain.detach(), coupling.bias
+        dense_down = down is not None and isinstance(self.couplings[n + 1], FastDense)
+        down_gain = network.couplings[n + 1].synapses.gain.detach() if dense_down else gain
+        target, beta, rest = nudge if nudge is not None else (state, gain, state)
+        moved, activity = torch.empty_like(state), torch.empty_like(state, dtype=self.dtype)
+        launch(
+            advance_kernel,
+            state.numel(),
+            up,
+            gain,
+            gain if bias is None else bias.detach(),
+            up if down is None else down,
+            down_gain,
+            state,
+            target,
+            rest,
+            beta,
+            moved,
+            activity,
+            state.numel(),
+            state.shape[1],
+            **self.neuron_numbers,
+            FIRST=n == 0,
+            CHANNEL_GAIN=gain.dim() > 0,
+            HAS_BIAS=bias is not None,
+            HAS_DOWN=down is not None,
+            DENSE_DOWN=dense_down,
+            ENERGY=isinstance(dynamics, EnergyBased),
+            BINARY=network.neuron.binary,
+            NUDGED=nudge is not None,
+            CONSTANT=self.learning.nudge == "constant",
+            CLAMPED=isinstance(dynamics, Prototypical) and dynamics.clamp_nudged,
+        )
+        return moved, activity
+
+
+class Thin(_Base):
+    """One hidden layer and few outputs, real activations: a phase is one launch."""
+
+    def free(self, first: Tensor, batch: int) -> Phase:
+        state, _ = self.start(batch)
+        return self._run(first, state, self.learning.free_steps, None, 1)
+
+    def nudged(self, first: Tensor, free: Phase, labels: Tensor, direction: int) -> Phase:
+        return self._run(first, free.state, self.learning.nudged_steps, labels, direction)
+
+    def _run(
+        self, first: Tensor, start: list[Tensor], steps: int, labels: Tensor | None, direction: int
+    ) -> Phase:
+        coupling, dynamics = self.network.couplings[1], self.network.dynamics
+        gain, bias = coupling.synapses.gain.detach(), coupling.bias
+        (batch, width), outputs = first.shape, self.network.layer_shapes[-1][0]
+        hidden, top = torch.empty_like(start[0]), torch.empty_like(start[1])
+        residual, ran = per_sample(first)
+        thin_kernel[(batch,)](
+            first,
+            self.couplings[1].kernel,
+            gain,
+            gain if bias is None else bias.detach(),
+            ran if labels is None else labels,
+            self.beta,
+            *start,
+            hidden,
+            top,
+            residual,
+            ran,
+            width,
+            outputs,
+            steps,
+            self.network.per_class,
+            direction,
+            HAS_BIAS=bias is not None,
+            NUDGED=labels is not None,
+            CONSTANT=self.learning.nudge == "constant",
+            CLAMPED=isinstance(dynamics, Prototypical) and dynamics.clamp_nudged,
+            OUTPUTS=THIN,
+            BLOCK=min(512, power_of_two(width)),
+            num_warps=8,
+        )
+        return Phase([hidden, top], [hidden, top], residual, ran)
+
+
+@dataclass
+class Sums:
+    """Sums over signs and bits, int32, (batch, total), kept from step to step."""
+
+    up: Tensor
+    down: Tensor
+    state: Tensor
+    bits: Tensor
+
+
+@dataclass
+class Events(_Base):
+    """Dense networks of bits: after a few busy steps, only neurons that flip cause work."""
+
+    sizes: list[int] = field(init=False)
+    table: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.sizes = [shape[0] for shape in self.network.layer_shapes]
+        counts = [0, *(fast.coupling.synapses.kernel.numel() for fast in self.couplings[1:])]
+        # All couplings between layers that relax lie in one array, so that one kernel reads them.
+        kernels = torch.empty(sum(counts), dtype=self.dtype, device=self.device)
+        turned = torch.empty_like(kernels)
+        rows, neuron, entry = [], 0, 0
+        for size, fast, count in zip(self.sizes, self.couplings, counts, strict=True):
+            rows.append([size, neuron, entry])
+            if count:
+                shape = fast.kernel.shape
+                fast.kernel = kernels[entry : entry + count].view(shape)
+                fast.turned = turned[entry : entry + count].view(shape[::-1])
+            neuron, entry = neuron + size, entry + count
+        self.kernels, self.turned = kernels, turned
+        self.table = torch.tensor(rows, device=self.device)
+        wide = min(self.sizes) >= WIDE
+        self.dense_steps = min(BUSY_STEPS if wide else 2, self.learning.free_steps - 1)
+        self.stepwise = Stepwise(
+            self.network, self.learning, self.couplings, self.beta, self.dtype
+        )
+
+    def free(self, first: Tensor, batch: int) -> Phase:
+        state, activity = self.start(batch)
+        for _ in range(self.dense_steps):
+            state, activity = self.stepwise.step(first, state, activity)
+        return self._run(
+            first,
+            self._add_up(state, activity),
+            self.learning.free_steps - self.dense_steps,
+            None,
+            1,
+            self.dense_steps,
+        )
+
+    def nudged(self, first: Tensor, free: Phase, labels: Tensor, direction: int) -> Phase:
+        assert free.sums is not None
+        kept = free.sums
+        sums = Sums(kept.up.clone(), kept.down.clone(), kept.state.clone(), kept.bits.clone())
+        rest = free.state[-1].contiguous()
+        return self._run(first, sums, self.learning.nudged_steps, labels, direction, rest=rest)
+
+    def _add_up(self, state: list[Tensor], activity: list[Tensor]) -> Sums:
+        """All sums at some activity, from scratch."""
+        batch, integer = len(state[0]), torch.int32
+        none = [torch.zeros(batch, size, dtype=integer, device=self.device) for size in self.sizes]
+        ups, downs = [none[0]], []
+        for n, fast in enumerate(self.couplings[1:]):
+            ups.append(fast.up(activity[n])[0].to(integer))
+            downs.append(fast.down(activity[n + 1], None).to(integer))
+        return Sums(*(torch.cat(parts, 1) for parts in (ups, [*downs, none[-1]], state, activity)))
+
+    def _run(
+        self,
+        first: Tensor,
+        sums: Sums,
+        steps: int,
+        labels: Tensor | None,
+        direction: int,
+        already: int = 0,
+        rest: Tensor | None = None,
+    ) -> Phase:
+        couplings, (batch, total) = self.network.couplings, sums.state.shape
+        residual, ran = per_sample(first)
+        events = torch.empty_like(sums.up)
+        bounds = torch.empty(batch, len(self.sizes) + 1, dtype=torch.int32, device=self.device)
+        gains = torch.stack([coupling.synapses.gain.detach() for coupling in couplings])
+        events_kernel[(batch,)](
+            first,
+            sums.up,
+            sums.down,
+            sums.state,
+            sums.bits,
+            events,
+            bounds,
+            gains,
+            self._biases(),
+            self.kernels,
+            self.turned,
+            self.table,
+            ran if labels is None else labels,
+            self.beta,
+            residual,
+            ran,
+            total,
+            steps,
+            self.network.per_class,
+            direction,
+            *self.neuron_numbers.values(),
+            rest=sums.state if rest is None else rest,
+            LAYERS=len(self.sizes),
+            NUDGED=labels is not None,
+            CONSTANT=self.learning.nudge == "constant",
+            BLOCK=min(2048, power_of_two(max(self.sizes))),
+            TILE=4096,
+            num_warps=16,
+            enable_fp_fusion=False,
+        )
+        return Phase(
+            list(sums.state.split(self.sizes, 1)),
+            list(sums.bits.split(self.sizes, 1)),
+            residual,
+            ran + already,
+            sums,
+        )
+
+    def _biases(self) -> Tensor:
+        parts = []
+        for size, coupling in zip(self.sizes, self.network.couplings, strict=True):
+            bias = coupling.bias
+            parts.append(
+                torch.zeros(size, device=self.device) if bias is None else bias.detach()
+            )
+        return torch.cat(parts)
+
+
+def per_sample(first: Tensor) -> tuple[Tensor, Tensor]:
+    """Room for the residual and the number of steps of every sample."""
+    residual = first.new_empty(len(first))
+    return residual, torch.empty_like(residual, dtype=torch.int32)
+
+
+def largest_change(after: list[Tensor], before: list[Tensor]) -> Tensor:
+    """The largest change of any neuron in any sample, (1,)."""
+    changes = [(a - b).abs().max() for a, b in zip(after, before, strict=True)]
+    return torch.stack(changes).max().reshape(1)
+
+
+def in_order(values: Tensor) -> Tensor:
+    """Channels last for images, rows for the rest."""
+    layout = torch.channels_last if values.dim() == 4 else torch.contiguous_format
+    return values.contiguous(memory_format=layout)
+
+
+def power_of_two(count: int) -> int:
+    """The next power of two, as the sizes of Triton's blocks are."""
+    return 1 << (count - 1).bit_length()

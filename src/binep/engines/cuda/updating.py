@@ -1,0 +1,197 @@
+"""From two phases to new weights: contrasts, Bop, gradients for the other optimizers."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from binep.couplings import levels
+from binep.engines.cuda.couplings import FastConv, FastDense, flat, launch, product
+from binep.engines.cuda.kernels import bop_kernel
+from binep.engines.cuda.learning import changes_kernel, learn_kernel
+from binep.engines.cuda.relaxing import Phase
+from binep.engines.reference import tensor_cores
+from binep.network import Network
+from binep.optim import Bop
+from binep.weights import BinaryWeight
+
+# Factor on changes of real activities, which would else sink below what float16 can hold.
+SPREAD = 1024
+ABOVE, BELOW = 64, 128  # a tile of synapses
+
+
+class Updater:
+    """Learns from a mini-batch: flips signs by Bop, fills `.grad` of everything else.
+
+    Args:
+        beta: f32, (1,), signed. rates: f32, (couplings, 3), of Bop. flips: int64, (couplings,).
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        couplings: Sequence[FastDense | FastConv],
+        bop: Bop | None,
+        beta: Tensor,
+        rates: Tensor,
+        flips: Tensor,
+    ) -> None:
+        self.network, self.couplings, self.bop = network, couplings, bop
+        self.beta, self.rates, self.flips = beta, rates, flips
+        self.bits = network.neuron.binary
+
+    def update(
+        self,
+        x: Tensor,
+        numbers: Tensor,
+        switches: Tensor | None,
+        nudged: Phase,
+        base: Phase,
+        span: float,
+    ) -> None:
+        """One mini-batch.
+
+        Args:
+            x: the input. numbers: the same in the products' layout.
+            switches: of the first coupling's pool. span: |beta|, twice that if centered.
+        """
+        plus, minus = self._sent(nudged), self._sent(base)
+        changes = [
+            self._changes(n, *pair, -1 / (span * len(x)))
+            for n, pair in enumerate(zip(plus, minus, strict=True))
+        ]
+        for n, fast in enumerate(self.couplings):
+            factor = -1 / (span * len(x) * (levels(x) if n == 0 else 1))
+            if isinstance(fast, FastDense) and not (n == 0 and x.is_floating_point()):
+                tails = flat(numbers) if n == 0 else changes[n - 1][1]
+                self._learn_dense(n, fast, changes[n][0], tails, factor)
+                continue
+            below = (numbers.float(),) * 2 if n == 0 else (plus[n - 1], minus[n - 1])
+            contrast = self._contrast(n, x, below, (plus[n], minus[n]), switches)
+            self._apply(n, contrast * torch.sign(self.beta), factor)
+
+    def _sent(self, phase: Phase) -> list[Tensor]:
+        """What learning reads: bits as they were sent, real activities in full precision."""
+        return phase.activity if self.bits else [self.network.neuron(s) for s in phase.state]
+
+    def _changes(
+        self, n: int, plus: Tensor, minus: Tensor, factor: float
+    ) -> tuple[Tensor, Tensor]:
+        """A layer's part in the contrasts of its couplings, see `changes_kernel`; fills `.grad`."""
+        coupling = self.network.couplings[n]
+        # An image's bias is summed over positions before it is scaled.
+        image = plus.dim() == 4
+        plus_rows, minus_rows = flat(plus), flat(minus)
+        batch, units = plus_rows.shape
+        heads = torch.empty(2 * batch, units, dtype=torch.float16, device=plus.device)
+        tails, gradient = torch.empty_like(heads), torch.empty(units, device=plus.device)
+        changes_kernel[(-(-units // 32),)](
+            plus_rows,
+            minus_rows,
+            plus_rows.stride(0),
+            minus_rows.stride(0),
+            heads,
+            tails,
+            gradient,
+            self.beta,
+            batch,
+            units,
+            1.0 if image else factor,
+            SPREAD=self._spread,
+            ROWS=64,
+            BLOCK=32,
+            enable_fp_fusion=False,
+        )
+        if coupling.bias is not None:
+            if image:
+                gradient = factor * gradient.view(-1, len(coupling.bias)).sum(0)
+            coupling.bias.grad = gradient
+        return heads, tails
+
+    @property
+    def _spread(self) -> int:
+        return 1 if self.bits else SPREAD
+
+    def _learn_dense(
+        self, n: int, fast: FastDense, heads: Tensor, tails: Tensor, factor: float
+    ) -> None:
+        synapses = self.network.couplings[n].synapses
+        heads = heads[: len(tails)]  # the input does not change: only the layer above does
+        if not isinstance(synapses, BinaryWeight):
+            direction = torch.sign(self.beta) / self._spread
+            contrast = fast.in_parameter_order(product(heads.T, tails.half()) * direction)
+            synapses.set_gradient_from_contrast(contrast, factor)
+            return
+        assert self.bop is not None
+        above, below = fast.kernel.shape
+        programs = -(-above // ABOVE) * -(-below // BELOW)
+        learnt = synapses.scale.requires_grad
+        contracted = torch.empty(programs if learnt else 1, dtype=torch.float64, device=heads.device)
+        channels = fast.below_shape[0]
+        learn_kernel[(programs,)](
+            heads,
+            tails.half(),
+            synapses.signs.detach(),
+            fast.kernel,
+            fast.kernel if fast.turned is None else fast.turned,
+            self.bop.state[synapses.signs]["momentum"],
+            self.rates[n],
+            self.flips[n:],
+            contracted,
+            self.beta,
+            len(tails),
+            above,
+            below,
+            channels,
+            below // channels,
+            factor,
+            SPREAD=self._spread,
+            TURN=fast.turned is not None,
+            PERMUTED=fast.permuted,
+            SCALE=learnt,
+            ROWS=64,
+            ABOVE=ABOVE,
+            BELOW=BELOW,
+            enable_fp_fusion=False,
+            num_warps=8,
+        )
+        if learnt:
+            rule = synapses.scale_factor.double() * factor
+            synapses.scale.grad = (rule * contracted.sum()).to(synapses.scale.dtype)
+
+    def _contrast(
+        self,
+        n: int,
+        x: Tensor,
+        below: tuple[Tensor, Tensor],
+        above: tuple[Tensor, Tensor],
+        switches: Tensor | None,
+    ) -> Tensor:
+        """Both phases' correlations at once; in TF32 where that is exact, for bits and pixels."""
+        fast = self.couplings[n]
+        both, signed = torch.cat(below), torch.cat([above[0], -above[1]])
+        with tensor_cores(self.bits and not (n == 0 and x.is_floating_point())):
+            if isinstance(fast, FastDense):
+                return fast.in_parameter_order(signed.float().T @ flat(both).float())
+            known = torch.cat([switches, switches]) if n == 0 and switches is not None else None
+            return fast.correlate(both, signed, fast.up(both)[1] if known is None else known)
+
+    def _apply(self, n: int, contrast: Tensor, factor: float) -> None:
+        synapses = self.network.couplings[n].synapses
+        if not isinstance(synapses, BinaryWeight):
+            synapses.set_gradient_from_contrast(contrast, factor)
+            return
+        assert self.bop is not None
+        if synapses.scale.requires_grad:
+            synapses.set_scale_gradient(contrast, factor)
+        launch(
+            bop_kernel,
+            contrast.numel(),
+            synapses.signs.detach(),
+            self.bop.state[synapses.signs]["momentum"],
+            contrast,
+            self.rates[n],
+            self.flips[n:],
+            contrast.numel(),
+            factor,
+        )
