@@ -97,6 +97,23 @@ def test_reproduce_lists_and_shows_studies(tmp_path: Path):
     assert shown.returncode == 0 and "3.03" in shown.stdout
 
 
+def test_results_are_written_and_reproduced_from(trained: Path):
+    written = binep("results", "runs", "--to", "kept", cwd=trained)
+    assert "seed0.json: 2 of 2 epochs, finished" in written.stdout
+    page = binep("reproduce", "--from", "kept", cwd=trained)
+    assert page.returncode == 0 and (trained / "RESULTS.md").read_text().startswith("# Results")
+    figure = binep("reproduce", "fig-alpha", "--from", "kept", cwd=trained)
+    assert "not run" in figure.stdout and "kept/figures/fig-alpha.png" in figure.stdout
+
+
+def test_choose_compares_on_validation_images(tmp_path: Path):
+    words = ["--variant", "network.dense=[8]", "--epochs", "1", "--to", "choice.json"]
+    result = binep("choose", "digits-1fc-w", *words, "--device", "cpu", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "network.dense=[8]" in result.stdout and "lowest" in result.stdout
+    assert (tmp_path / "choice.json").is_file()
+
+
 def test_several_seeds_and_json(tmp_path: Path):
     result = binep("train", *QUICK, "--seeds", "2", "--seed", "5", "--json", cwd=tmp_path)
     found = json.loads(result.stdout)

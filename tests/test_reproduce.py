@@ -16,7 +16,17 @@ from binep import runs
 from binep.errors import BinepError
 from binep.figures import DASH
 from binep.recipe import PaperKeys
-from binep.reproduce import STUDIES, Cell, Study, figure, plan, render, reproduce
+from binep.reproduce import (
+    STUDIES,
+    Cell,
+    Found,
+    Study,
+    figure,
+    plan,
+    render,
+    reproduce,
+    verdict,
+)
 from binep.watching import Watcher
 
 TINY = (
@@ -161,10 +171,33 @@ def test_table_shows_mean_deviation_and_n_of_the_epoch(out: Path):
                 cell.strip() for cell in row
             ]
     shown = [[cell.strip() for cell in row if cell.strip()] for row in (early, last, missing)]
-    assert "2.14 ± 0.06" in shown[0] and shown[0][-3:-1] == ["2", "1"]
+    assert "2.14 ± 0.06" in shown[0] and shown[0][-4:-2] == ["2", "1"]
+    assert shown[0][-1] == "worse"
     assert shown[1][1:3] == [DASH, DASH] and shown[1][-3:-1] == ["2", "2"]
     # No run, no number.
-    assert shown[2] == ["beta 1", *[DASH] * 5, "2", DASH]
+    assert shown[2] == ["beta 1", *[DASH] * 5, "2", DASH, "not run"]
+
+
+@pytest.mark.parametrize(
+    ("paper", "ours", "expected"),
+    [
+        (PaperKeys(test=2.0, test_sd=0.2), 2.4, "agrees"),
+        (PaperKeys(test=2.0, test_sd=0.2), 2.41, "worse"),
+        (PaperKeys(test=2.0, test_sd=0.2), 1.6, "agrees"),
+        (PaperKeys(test=2.0, test_sd=0.2), 1.59, "better"),
+        # A tenth is always allowed.
+        (PaperKeys(test=2.0, test_sd=0.01), 2.1, "agrees"),
+        (PaperKeys(test=2.0), 2.1, "agrees"),
+        (PaperKeys(test=2.0), 2.11, "worse"),
+        (PaperKeys(), 2.1, ""),
+    ],
+)
+def test_agreement_is_two_of_the_papers_deviations(paper: PaperKeys, ours: float, expected: str):
+    line = {"test_error": {"average": ours}}
+    run = runs.Run(Path(), recipes.load("digits-1fc-w"), {}, [line, line])
+    assert verdict(paper, Found(2, 2, [run], [], [])) == expected
+    assert verdict(paper, Found(3, 2, [run], [], [])) == "fewer epochs"
+    assert verdict(paper, Found(2, 2, [], [], [])) == "not run"
 
 
 def test_one_seed_has_no_deviation(out: Path, tmp_path: Path):
@@ -174,21 +207,35 @@ def test_one_seed_has_no_deviation(out: Path, tmp_path: Path):
     assert f"{errors(tmp_path, 2)[0]:.2f}" in [cell.strip() for cell in row]
 
 
-def test_unfinished_and_foreign_runs_are_named_and_not_counted(out: Path, tmp_path: Path):
+@pytest.fixture
+def cut(out: Path, tmp_path: Path) -> tuple[Path, Path]:
+    """The runs again, the first with one of its two epochs only."""
     for folder in out.iterdir():
         shutil.copytree(folder, tmp_path / folder.name)
     first, second = sorted(tmp_path.iterdir())
     line = (first / "metrics.jsonl").read_text().splitlines()[0]
     (first / "metrics.jsonl").write_text(line + "\n")
-    recipe = recipes.load(second / "recipe.toml")
+    return first, second
+
+
+def test_runs_shorter_than_others_are_named_and_not_counted(cut: tuple[Path, Path]):
+    text = render(STUDY, cut[0].parent)
+    assert f"{cut[0].name}: 1 of 2 epochs, not counted." in text
+    early, last, _ = ([c.strip() for c in row if c.strip()] for row in cells(text)[4:7])
+    assert early[-4:-2] == ["2", "1"] and last[-3:-1] == ["1", "2"]
+
+
+def test_foreign_runs_are_named_and_not_counted(cut: tuple[Path, Path]):
+    recipe = recipes.load(cut[1] / "recipe.toml")
     other = replace(recipe, learning=replace(recipe.learning, beta=0.7))
-    (second / "recipe.toml").write_text(recipes.dumps(other))
-    text = render(STUDY, tmp_path)
-    assert f"{first.name}: 1 of 2 epochs, not counted." in text
-    assert text.count(f"{second.name}: trained with another recipe, not counted.") == 1
-    early, last, _ = cells(text)[4:7]
-    assert [c.strip() for c in early if c.strip()][-3:-1] == ["1", "1"]
-    assert [c.strip() for c in last if c.strip()][3] == DASH
+    (cut[1] / "recipe.toml").write_text(recipes.dumps(other))
+    text = render(STUDY, cut[0].parent)
+    foreign = f"{cut[1].name}: trained with another recipe, not counted: learning.beta=0.7."
+    assert text.count(foreign) == 1
+    # What is left has not come to the end: it is shown where it is, and said to be short.
+    early, last, _ = ([c.strip() for c in row if c.strip()] for row in cells(text)[4:7])
+    assert early[-4:-2] == ["1", "1"]
+    assert last[-4:-2] == ["1", "1 of 2"] and last[-1] == "fewer epochs"
 
 
 def test_missing_runs_are_trained_finished_ones_left_alone(out: Path, tmp_path: Path):
@@ -233,9 +280,7 @@ def test_a_rehearsal_says_how_short_it_is(tmp_path: Path):
     study = Study("one", "One", STUDY.cells[1:2])
     outcome = reproduce(study, seeds=1, out=tmp_path, epochs=1, watcher=Watcher)
     assert "1 of 2" in outcome.table
-    assert [run.folder.name.rpartition("+")[2] for run in outcome.runs] == [
-        "training.epochs=1-seed0"
-    ]
+    assert ["+training.epochs=1" in run.folder.name for run in outcome.runs] == [True]
     assert DASH in render(study, tmp_path)  # which the study itself does not count
 
 

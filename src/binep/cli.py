@@ -309,6 +309,10 @@ def reproduce(
     show: Annotated[
         bool, typer.Option("--show", help="Train nothing, print what there is.")
     ] = False,
+    source: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="DIR", help="Train nothing, read what binep results wrote."),
+    ] = None,
     device: Device = "auto",
     engine: Annotated[str, typer.Option(help="auto or the name of an engine.")] = "auto",
     data_dir: DataDir = None,
@@ -319,11 +323,17 @@ def reproduce(
 ) -> None:
     """Train what a table or figure of the paper needs and is missing; print both side by side.
 
+    With --from nothing is trained: WHAT is made of a folder of results or, without WHAT, all of
+    it, as RESULTS.md beside that folder.
+
     Example: binep reproduce table1 --seeds 3
     """
     from binep import figures
     from binep import reproduce as studies
 
+    if source is not None:
+        _reproduce_from(source, what)
+        return
     if what is None:
         for study in studies.STUDIES.values():
             print(f"{study.name:18} {study.title}")
@@ -401,6 +411,86 @@ def bench(
         print(found.to_json())
     else:
         print(f"{found.notes}\n\n{text_table(*found.table, left=2)}")
+
+
+def _reproduce_from(source: Path, what: str | None) -> None:
+    from binep import figures
+    from binep import reproduce as studies
+    from binep.files import make_folder
+    from binep.overview import DPI, write_overview
+    from binep.results import open_results
+
+    results = open_results(source)
+    if what is None:
+        print(f"{write_overview(results)}: written, its figures in {source / 'figures'}")
+        return
+    print(studies.render(what, results))
+    if studies.find_study(what).kind != "table":
+        path = source / "figures" / f"{what}.png"
+        make_folder(path.parent)
+        figures.save(studies.figure(what, results), path, dpi=DPI)
+        print(f"figure: {path}")
+
+
+@app.command()
+def results(
+    folders: RunFolders,
+    to: Annotated[Path, typer.Option(help="Folder that the files go into.")] = Path("results"),
+) -> None:
+    """Write each run as one small file, for a repository to keep: record, recipe, metrics.
+
+    Example: binep results runs --to results
+    """
+    from binep.report import open_runs
+    from binep.results import write_result
+
+    for run in open_runs(folders):
+        print(
+            f"{write_result(run, to)}: {len(run.metrics)} of {run.recipe.training.epochs} epochs, "
+            f"{run.record.get('status')}"
+        )
+
+
+@app.command()
+def choose(
+    recipe: RecipeName,
+    variants: Annotated[
+        list[str],
+        typer.Option(
+            "--variant",
+            metavar="KEY=VALUE;...",
+            help="Keys to change, as for --set, with ; between; may be repeated.",
+        ),
+    ],
+    epochs: Annotated[int, typer.Option(help="Of each variant.")] = 5,
+    seeds: Annotated[int, typer.Option(help="How many seeds of each variant.")] = 1,
+    to: Annotated[
+        Path | None, typer.Option(help="A file to write, and to go on with if it exists.")
+    ] = None,
+    device: Device = "auto",
+    engine: Annotated[str, typer.Option(help="auto or the name of an engine.")] = "auto",
+    data_dir: DataDir = None,
+    offline: Offline = False,
+) -> None:
+    """Compare variants of a recipe on validation images, the last of the training set.
+
+    Example: binep choose mnist-2fc-w --variant "optimizer.lr_bias=[0.2, 0.1, 0.05]" --epochs 10
+    """
+    from binep import choices
+
+    choice = choices.compare(
+        f"Variants of {recipe}",
+        choices.make_variants(recipe, variants),
+        epochs=epochs,
+        seeds=seeds,
+        to=to,
+        device=device,
+        engine=engine,
+        data_dir=data_dir,
+        offline=offline,
+        say=lambda text: print(text, file=sys.stderr, flush=True),
+    )
+    print(choices.render(choice))
 
 
 @data_app.command("fetch")

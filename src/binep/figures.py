@@ -138,6 +138,19 @@ def text_table(header: Sequence[str], rows: Iterable[Sequence[str]], left: int =
     )
 
 
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> str:
+    """The same in Markdown.
+
+    >>> print(markdown_table(["recipe", "test"], [["a", "2.1"]]))
+    | recipe | test |
+    |---|--:|
+    | a | 2.1 |
+    """
+    lines = [f"| {' | '.join(row)} |" for row in (header, *rows)]
+    rule = "|".join("---" if n < left else "--:" for n in range(len(header)))
+    return "\n".join([lines[0], f"|{rule}|", *lines[1:]])
+
+
 def coupling_names(recipe: Recipe) -> list[str]:
     """What joins what, from input to output.
 
@@ -166,10 +179,10 @@ def new_figure(
     return figure, [list(row) for row in axes]
 
 
-def save(figure: Figure, path: Path) -> None:
-    """Write a figure as its name says: .svg, .png or .pdf."""
+def save(figure: Figure, path: Path, *, dpi: float | None = None) -> None:
+    """Write a figure as its name says: .svg, .png or .pdf; with fewer dots an inch it is small."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format=path.suffix.removeprefix(".") or "png")
+    figure.savefig(buffer, format=path.suffix.removeprefix(".") or "png", dpi=dpi)
     write_whole(path, buffer.getvalue())
 
 
@@ -257,6 +270,19 @@ def error_curves(
 ) -> Figure:
     """Training and test error against epochs, and the paper's test error if given."""
     figure, ((axes,),) = new_figure()
+    draw_errors(axes, histories, readouts=readouts, paper=paper, tested_on=tested_on)
+    return figure
+
+
+def draw_errors(
+    axes: Axes,
+    histories: Histories,
+    *,
+    readouts: Sequence[str] = ("average",),
+    paper: float | None = None,
+    tested_on: str = "test",
+) -> None:
+    """Training and test error against epochs."""
     for split, name, colour in (("train", "training", TRAIN), ("test", tested_on, TEST)):
         for readout in readouts:
             curves = series(histories, lambda line, s=split, r=readout: line[f"{s}_error"][r])
@@ -267,18 +293,43 @@ def error_curves(
     label_epochs(axes, "error (%)")
     axes.set_ylim(bottom=0)
     axes.legend()
-    return figure
 
 
 @styled
 def coupling_curves(histories: Histories, key: str, names: Sequence[str], ylabel: str) -> Figure:
     """A number of every coupling against epochs, such as pi."""
     figure, ((axes,),) = new_figure()
+    draw_couplings(axes, histories, key, names, ylabel)
+    return figure
+
+
+def draw_couplings(
+    axes: Axes, histories: Histories, key: str, names: Sequence[str], ylabel: str
+) -> None:
+    """A number of every coupling against epochs."""
     for n, name in enumerate(names):
         curves = series(histories, lambda line, n=n: line[key][n])
         band(axes, curves, name, COLOURS[n % len(COLOURS)])
     label_epochs(axes, ylabel)
     axes.legend(title="coupling", title_fontsize=8.5)
+
+
+@styled
+def training_curves(
+    histories: Histories, names: Sequence[str], title: str, paper: float | None = None
+) -> Figure:
+    """Errors and, if weights are binary, pi of every coupling, side by side, against epochs."""
+    binary = bool(histories[0][0]["pi"])
+    figure, (panels,) = new_figure(1, 1 + binary, width=4.6, height=3)
+    draw_errors(panels[0], histories, paper=paper)
+    # What comes after the first few epochs is what one wants to see.
+    later = [line["train_error"]["average"] for history in histories for line in history[1:]]
+    later += [line["test_error"]["average"] for history in histories for line in history[1:]]
+    if later and max(later) > 0:
+        panels[0].set_ylim(0, 1.15 * max(*later, paper or 0))
+    if binary:
+        draw_couplings(panels[1], histories, "pi", names, "π")
+    figure.suptitle(title, x=0.01, ha="left", fontsize=10)
     return figure
 
 

@@ -83,12 +83,17 @@ def _open(path: Path) -> Run:
     run = runs.open_run(path)
     if not isinstance(run.record, dict):
         raise BinepError(f"{path / 'record.json'}: allowed is what binep train writes, an object")
+    check_metrics(run.metrics, path / "metrics.jsonl")
+    return run
+
+
+def check_metrics(metrics: list[Any], path: Path) -> None:
+    """See that a table and a figure can be made of some lines of metrics."""
     needed = {"epoch", "train_error", "test_error", "loss", "test_loss", "pi", "alpha", "residual"}
     needed |= {"alpha_range", "undecided", "seconds", "test_seconds"}
-    for n, line in enumerate(run.metrics, start=1):
+    for n, line in enumerate(metrics, start=1):
         if not isinstance(line, dict) or not needed <= line.keys():
-            raise BinepError(f"{path / 'metrics.jsonl'}: line {n} is not one that binep writes")
-    return run
+            raise BinepError(f"{path}: line {n} is not one that binep writes")
 
 
 def settings(recipe: Recipe) -> dict[str, Any]:

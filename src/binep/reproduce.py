@@ -2,13 +2,14 @@
 
 A study is a list of cells; a cell is a recipe, perhaps with a few keys changed, and the epoch to
 read its errors at. Studies share runs where they share recipes. What the paper reports stands in
-the recipes where they have it, and here otherwise.
+the recipes where they have it, and here otherwise. The runs come from a folder of runs, or from
+the small files of `results`.
 """
 
-import re
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from binep.errors import BinepError, choose
 from binep.figures import DASH, Spread, duration, number
 from binep.recipe import PaperKeys, Recipe
 from binep.report import changes, open_runs, seconds_until, spread_at
+from binep.results import Results, variant_name
 from binep.runs import Run
 from binep.watching import Watcher, usual_watcher
 
@@ -51,14 +53,7 @@ class Cell:
 
         One that was changed says so in its name, and so has a folder of its own.
         """
-        shipped, texts = recipes.load(self.recipe), list(self.overrides)
-        texts += [] if epochs is None else [f"training.epochs={epochs}"]
-        changed = recipes.load(self.recipe, texts)
-        different = [_key(text) for text in changes(changed, shipped)]
-        if not different:
-            return shipped
-        name = "+".join([shipped.name, *(_plain(t) for t in texts if _key(t) in different)])
-        return replace(changed, name=name, paper=PaperKeys())
+        return _resolve(self.recipe, self.overrides, epochs)
 
     @property
     def paper(self) -> PaperKeys:
@@ -71,17 +66,12 @@ class Cell:
         return planned if epochs is None else min(planned, epochs)
 
 
-def _key(override: str) -> str:
-    return override.partition("=")[0].strip()
-
-
-def _plain(override: str) -> str:
-    """An override as a part of a folder's name.
-
-    >>> _plain("network.dense = [512, 256]")
-    'network.dense=512,256'
-    """
-    return re.sub(r"[^\w.,=+-]", "", override)
+@cache
+def _resolve(recipe: str, overrides: tuple[str, ...], epochs: int | None) -> Recipe:
+    texts = [*overrides, *([] if epochs is None else [f"training.epochs={epochs}"])]
+    changed = recipes.load(recipe, texts)
+    name = variant_name(changed)
+    return replace(changed, name=name, paper=changed.paper if name == recipe else PaperKeys())
 
 
 @dataclass(frozen=True)
@@ -140,7 +130,7 @@ TABLE_2 = Study(
     "table2",
     "Table 2: errors with binary synapses and activations, fixed alpha",
     tuple(
-        Cell(f"MNIST {model}", "EP, fixed alpha", f"mnist-{model}-wa")
+        Cell(f"MNIST {model}", "EP, binary activations", f"mnist-{model}-wa")
         for model in ("1fc", "2fc", "conv")
     ),
 )
@@ -243,6 +233,31 @@ FIG_READOUTS = Study(
     "(test) to almost 0 for 2fc, there with 8000 outputs.",
 )
 
+BEYOND = Study(
+    "beyond",
+    "Beyond the paper: centered nudging, schedules, and the gap to real weights",
+    tuple(
+        Cell(row, recipe, recipe)
+        for row, names in (
+            (
+                "MNIST 1fc, w",
+                "mnist-1fc-w-a mnist-1fc-w-a-centered mnist-1fc-w-a-schedule mnist-1fc512-fp",
+            ),
+            ("MNIST 2fc, w", "mnist-2fc-w-a mnist-2fc-w-a-schedule mnist-2fc512-fp"),
+            (
+                "MNIST conv, w",
+                "mnist-conv-w-a mnist-conv-w-a-centered mnist-conv-w-a-schedule mnist-conv-fp",
+            ),
+            ("MNIST 1fc, wa", "mnist-1fc-wa mnist-1fc-wa-schedule"),
+            ("MNIST 2fc, wa", "mnist-2fc-wa mnist-2fc-wa-centered mnist-2fc-wa-schedule"),
+            ("MNIST conv, wa", "mnist-conv-wa mnist-conv-wa-schedule"),
+            ("CIFAR-10 conv, w", "cifar10-conv-w-a cifar10-conv-w-a-schedule cifar10-conv-fp"),
+        )
+        for recipe in names.split()
+    ),
+    note="w: binary synapses; wa: binary activations, too. The first of each row is the paper's.",
+)
+
 STUDIES = {
     study.name: study
     for study in (
@@ -256,6 +271,7 @@ STUDIES = {
         FIG_OUTPUTS,
         FIG_LEARNT_ALPHA,
         FIG_READOUTS,
+        BEYOND,
     )
 }
 
@@ -323,7 +339,7 @@ def reproduce(
                 finished = False
                 break
         finished = finished and done
-    found = {run.folder: run for cell in study.cells for run in _found(cell, out, epochs).runs}
+    found = {run.folder: run for cell in study.cells for run in find_runs(cell, out, epochs).runs}
     return Outcome(study, list(found.values()), finished, render(study, out, epochs=epochs))
 
 
@@ -346,43 +362,65 @@ def _is_done(recipe: Recipe, seed: int, out: Path) -> bool:
 
 def _same(one: Recipe, other: Recipe) -> bool:
     """Whether two recipes train alike, for however long."""
-    return {_key(text) for text in changes(one, other)} <= {"training.epochs"}
+    return {text.partition("=")[0] for text in changes(one, other)} <= {"training.epochs"}
 
 
 # --- reading what is there ----------------------------------------------------------------------
 
 
+Place = str | Path | Results
+
+
 @dataclass(frozen=True)
 class Found:
-    """The runs of a cell that are on disk.
+    """The runs of a cell that are there.
 
     Attributes:
-        epoch: at which they are read. counted: those that have come that far.
-        unfinished: those that have not. foreign: those that carry the cell's name, but were trained
-            with another recipe.
+        planned: the epoch to read them at. epoch: at which they are read, which is earlier if none
+            has come so far. counted: those that have come to it. shorter: those that have not.
+        foreign: those that carry the cell's name, but were trained with another recipe.
     """
 
+    planned: int
     epoch: int
     counted: list[Run]
-    unfinished: list[Run]
+    shorter: list[Run]
     foreign: list[Run]
 
     @property
     def runs(self) -> list[Run]:
-        return [*self.counted, *self.unfinished]
+        return [*self.counted, *self.shorter]
+
+    @property
+    def epochs(self) -> str:
+        return str(self.epoch) if self.epoch == self.planned else f"{self.epoch} of {self.planned}"
+
+    @property
+    def seconds(self) -> float | None:
+        """Wall time of a run up to the epoch, mean over those counted."""
+        times = [seconds_until(run, self.epoch) for run in self.counted]
+        return statistics.fmean(times) if times else None
 
     def error(self, split: str) -> Spread | None:
         return spread_at(self.counted, self.epoch, lambda line: line[f"{split}_error"]["average"])
 
 
-def _found(cell: Cell, out: str | Path, epochs: int | None) -> Found:
-    recipe, epoch = cell.resolve(epochs), cell.last_epoch(epochs)
-    named = open_runs(_folders(recipe, Path(out)))
+def find_runs(cell: Cell, place: Place, epochs: int | None = None) -> Found:
+    """The runs of a cell, in a folder of runs or among results."""
+    recipe, planned = cell.resolve(epochs), cell.last_epoch()
+    if isinstance(place, Results):
+        named = place.runs_of(recipe.name)
+    else:
+        named = open_runs(_folders(recipe, Path(place)))
     mine = [run for run in named if _same(run.recipe, recipe)]
+    # None of the runs may be there yet, or all of them may be shorter than planned.
+    furthest = max((len(run.metrics) for run in mine), default=0) or cell.last_epoch(epochs)
+    epoch = min(furthest, cell.last_epoch(epochs))
     return Found(
+        planned,
         epoch,
         counted=[run for run in mine if len(run.metrics) >= epoch],
-        unfinished=[run for run in mine if len(run.metrics) < epoch],
+        shorter=[run for run in mine if len(run.metrics) < epoch],
         foreign=[run for run in named if run not in mine],
     )
 
@@ -398,59 +436,100 @@ def _folders(recipe: Recipe, out: Path) -> list[Path]:
     return sorted((p for p, s in seeds.items() if s.isdigit()), key=lambda p: int(seeds[p]))
 
 
-def render(what: str | Study, out: str | Path = "runs", *, epochs: int | None = None) -> str:
-    """The paper's numbers beside ours as text; a cell without runs has a dash."""
+def render(what: str | Study, place: Place = "runs", *, epochs: int | None = None) -> str:
+    """The paper's numbers beside ours as text; a cell without runs says so."""
     study = find_study(what)
-    header = ["", "", "paper test", "train", "our test", "train", "n", "epochs", "time a run"]
-    rows, remarks = [], dict[str, None]()
+    table = figures.text_table(HEADER, table_rows(study, place, epochs), left=2)
+    return "\n".join([study.title, "", table, "", *table_notes(study, place, epochs)])
+
+
+HEADER = ("", "", "paper test", "train", "our test", "train", "n", "epochs", "time a run", "")
+
+
+def table_rows(study: Study, place: Place, epochs: int | None = None) -> list[list[str]]:
+    """A study's cells, each with what stands under `HEADER`."""
+    rows = []
     for n, cell in enumerate(study.cells):
-        found = _found(cell, out, epochs)
+        found, paper = find_runs(cell, place, epochs), cell.paper
         again = n > 0 and study.cells[n - 1].row == cell.row
-        rows.append(["" if again else cell.row, *_numbers(cell, found)])
-        remarks |= dict.fromkeys(_remarks(found))
-    notes = [
+        rows.append(
+            [
+                "" if again else cell.row,
+                cell.column,
+                number(paper.test, paper.test_sd),
+                number(paper.train),
+                str(found.error("test") or DASH),
+                str(found.error("train") or DASH),
+                str(len(found.counted)) if found.counted else DASH,
+                found.epochs,
+                DASH if found.seconds is None else duration(found.seconds),
+                verdict(paper, found),
+            ]
+        )
+    return rows
+
+
+def table_notes(study: Study, place: Place, epochs: int | None = None) -> list[str]:
+    """What a reader of a study's table should know: its numbers, and the runs left out of it."""
+    remarks = dict[str, None]()
+    for cell in study.cells:
+        remarks |= dict.fromkeys(_remarks(cell, find_runs(cell, place, epochs)))
+    return [
         "Errors in %, of the average readout: mean ± sample standard deviation over n seeds; the "
         "paper's over 5 trials.",
         *([study.note] if study.note else []),
         *remarks,
     ]
-    return "\n".join([study.title, "", figures.text_table(header, rows, left=2), "", *notes])
 
 
-def _numbers(cell: Cell, found: Found) -> list[str]:
-    paper, planned = cell.paper, cell.last_epoch()
-    times = [seconds_until(run, found.epoch) for run in found.counted]
-    epochs = str(found.epoch) if found.epoch == planned else f"{found.epoch} of {planned}"
-    return [
-        cell.column,
-        number(paper.test, paper.test_sd),
-        number(paper.train),
-        str(found.error("test") or DASH),
-        str(found.error("train") or DASH),
-        str(len(times)) if times else DASH,
-        epochs,
-        duration(statistics.fmean(times)) if times else DASH,
-    ]
-
-
-def _remarks(found: Found) -> Iterable[str]:
-    for run in found.unfinished:
-        yield f"{run.folder.name}: {len(run.metrics)} of {found.epoch} epochs, not counted."
+def _remarks(cell: Cell, found: Found) -> Iterable[str]:
+    for run in found.shorter:
+        yield f"{_name(run)}: {len(run.metrics)} of {found.epoch} epochs, not counted."
     for run in found.foreign:
-        yield f"{run.folder.name}: trained with another recipe, not counted."
+        different = ", ".join(changes(run.recipe, cell.resolve()))
+        yield f"{_name(run)}: trained with another recipe, not counted: {different}."
+
+
+def _name(run: Run) -> str:
+    is_file = run.folder.suffix == ".json"
+    return f"{run.folder.parent.name}/{run.folder.stem}" if is_file else run.folder.name
+
+
+# --- do they agree? -----------------------------------------------------------------------------
+
+BETTER, AGREES, WORSE, SHORT, MISSING = "better", "agrees", "worse", "fewer epochs", "not run"
+
+
+def verdict(paper: PaperKeys, found: Found) -> str:
+    """How our mean test error stands to the paper's.
+
+    They agree within two of the paper's standard deviations, or 0.1 where that is more. Errors
+    after fewer epochs than the paper's are not judged.
+    """
+    ours = found.error("test")
+    if ours is None:
+        return MISSING
+    if found.epoch < found.planned:
+        return SHORT
+    if paper.test is None:
+        return ""
+    allowed = max(2 * (paper.test_sd or 0.0), 0.1)
+    if abs(ours.mean - paper.test) <= allowed + 1e-9:
+        return AGREES
+    return WORSE if ours.mean > paper.test else BETTER
 
 
 # --- drawing ------------------------------------------------------------------------------------
 
 
 @figures.styled
-def figure(what: str | Study, out: str | Path = "runs", *, epochs: int | None = None) -> Figure:
+def figure(what: str | Study, place: Place = "runs", *, epochs: int | None = None) -> Figure:
     """A study's figure, of the runs that are there."""
     study = find_study(what)
     if study.kind == "table":
         drawn = ", ".join(s.name for s in STUDIES.values() if s.kind != "table")
         raise BinepError(f"study {study.name} is a table: allowed are {drawn}")
-    found = [(cell, _found(cell, out, epochs)) for cell in study.cells]
+    found = [(cell, find_runs(cell, place, epochs)) for cell in study.cells]
     if study.kind == "against":
         drawing, ((axes,),) = figures.new_figure(width=6.4, height=4)
         _draw_against(axes, study, found)
@@ -545,11 +624,11 @@ def _draw_readouts(axes: Axes, found: Sequence[tuple[Cell, Found]]) -> None:
 
 
 def _histories(found: Found) -> tuple[list[list[dict[str, Any]]], str]:
-    """The metrics to draw, of unfinished runs if there are no others, and what to call them."""
-    if found.counted:
-        return [run.metrics[: found.epoch] for run in found.counted], f"n = {len(found.counted)}"
-    begun = [run.metrics for run in found.unfinished if run.metrics]
-    return begun, f"n = {len(begun)}, unfinished"
+    """The metrics to draw, and how many runs and epochs they are of."""
+    label = f"n = {len(found.counted)}"
+    if found.epoch < found.planned:
+        label += f", {found.epochs} epochs"
+    return [run.metrics[: found.epoch] for run in found.counted], label
 
 
 def _say_nothing(axes: Axes) -> None:

@@ -1,0 +1,259 @@
+"""Choices: variants of a recipe compared on validation images, and kept with their evidence.
+
+The validation images are the last of the training set. They are kept out of training, and the test
+set is not looked at: what is chosen here may be measured there.
+
+results/choices/<question>.json     every variant's complete recipe, and its epochs, seed by seed
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from binep import figures, runs
+from binep import recipe as recipes
+from binep.data import DATASETS, Folder
+from binep.data import load as load_dataset
+from binep.engines.select import select_device
+from binep.errors import BinepError
+from binep.figures import DASH, Spread, duration
+from binep.files import make_folder, write_whole
+from binep.recipe import Recipe
+from binep.report import changes, settings
+from binep.results import read_json, rounded, without_none
+
+FORMAT = "binep choice 1"
+VALIDATION = 5000  # images, where the training set is large enough
+
+Say = Callable[[str], None]
+
+
+def held_out(recipe: Recipe) -> Recipe:
+    """The same recipe, trained without the last training images and tested on those.
+
+    >>> held_out(recipes.load("mnist-1fc-w")).data.validation
+    5000
+    """
+    count = min(VALIDATION, DATASETS[recipe.data.name].train_count // 5)
+    return replace(recipe, data=replace(recipe.data, validation=count))
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A recipe that is compared with others; `trials` is one run a seed.
+
+    Attributes:
+        label: what is changed in it.
+        trials: `seed`, `validation_error`, `train_error` and `pi` (all of them one an epoch),
+            `seconds`, and where it was trained.
+    """
+
+    label: str
+    recipe: Recipe
+    trials: list[dict[str, Any]]
+
+    def error(self, epoch: int) -> Spread | None:
+        """Validation error after an epoch, over the seeds that have come so far."""
+        errors = [trial["validation_error"] for trial in self.trials]
+        reached = [error[epoch - 1] for error in errors if len(error) >= epoch]
+        return Spread.of(reached) if reached else None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A question, and what its variants did on the validation images after so many epochs."""
+
+    question: str
+    epochs: int
+    variants: list[Variant]
+
+    @property
+    def best(self) -> Variant | None:
+        """The variant with the lowest mean error after the last epoch."""
+        measured = [(v.error(self.epochs), v) for v in self.variants]
+        ranked = [(error.mean, n, v) for n, (error, v) in enumerate(measured) if error]
+        return min(ranked)[2] if ranked else None
+
+
+def make_variants(recipe: str, changed: Sequence[str], *, base: bool = True) -> list[Variant]:
+    """Variants of a recipe, each with some keys changed.
+
+    Args:
+        changed: for each variant `section.key=value`, several of them with `;` between; the label
+            of a variant is this text.
+        base: compare with the recipe as it is, too.
+    """
+    variants = [Variant("as it is", held_out(recipes.load(recipe)), [])] if base else []
+    for text in changed:
+        overrides = [part.strip() for part in text.split(";") if part.strip()]
+        variants.append(Variant(text.strip(), held_out(recipes.load(recipe, overrides)), []))
+    return variants
+
+
+def compare(
+    question: str,
+    variants: Sequence[Variant],
+    *,
+    epochs: int,
+    seeds: int = 1,
+    to: Path | None = None,
+    device: str = "auto",
+    engine: str = "auto",
+    data_dir: Folder | None = None,
+    offline: bool = False,
+    say: Say = lambda text: None,
+) -> Choice:
+    """Train every variant with every seed, and read the validation images after each epoch.
+
+    Args:
+        seeds: how many: 0 to seeds - 1, all variants with one before the next.
+        to: a file that is written after each run; what it already holds is not trained again, and
+            variants that were not asked for are kept.
+    """
+    if seeds < 1 or epochs < 1:
+        raise BinepError(f"epochs={epochs}, seeds={seeds}: allowed is at least 1 of each")
+    labels = [variant.label for variant in variants]
+    if len(set(labels)) < len(labels):
+        raise BinepError(f"two variants are the same: {'; '.join(labels)}")
+    earlier = read_choice(to).variants if to is not None and to.is_file() else []
+    asked = [_with_earlier(variant, earlier, epochs) for variant in variants]
+    others = [old for old in earlier if not any(_alike(old, variant) for variant in asked)]
+    choice = Choice(question, epochs, [*asked, *others])
+    for seed in range(seeds):
+        for variant in asked:
+            if seed not in [trial["seed"] for trial in variant.trials]:
+                trial = _train(variant.recipe, seed, epochs, device, engine, data_dir, offline, say)
+                variant.trials.append(trial)
+                say(
+                    f"{variant.label}, seed {seed}: {trial['validation_error'][-1]:.2f} % after "
+                    f"{epochs} epochs, {duration(sum(trial['seconds']))}"
+                )
+                if to is not None:
+                    write_choice(choice, to)
+    return choice
+
+
+def _with_earlier(variant: Variant, earlier: Sequence[Variant], epochs: int) -> Variant:
+    """The variant with what an earlier call has already trained of it."""
+    trials = [
+        trial
+        for old in earlier
+        if _alike(old, variant)
+        for trial in old.trials
+        if len(trial["validation_error"]) >= epochs
+    ]
+    return replace(variant, trials=trials)
+
+
+def _alike(one: Variant, other: Variant) -> bool:
+    return settings(one.recipe) == settings(other.recipe)
+
+
+def _train(
+    recipe: Recipe,
+    seed: int,
+    epochs: int,
+    device: str,
+    engine: str,
+    data_dir: Folder | None,
+    offline: bool,
+    say: Say,
+) -> dict[str, Any]:
+    place = select_device(device)
+    dataset = load_dataset(recipe.data.name, data_dir=data_dir, offline=offline).to(place)
+    trainer = runs.build_trainer(recipe, recipe.hold_out(dataset), seed, place, engine, say)
+    lines = [line for _ in range(epochs) if (line := trainer.epoch()) is not None]
+    return {
+        "seed": seed,
+        "validation_error": [line["test_error"]["average"] for line in lines],
+        "train_error": [line["train_error"]["average"] for line in lines],
+        "pi": [line["pi"] for line in lines],
+        "seconds": [line["seconds"] + line["test_seconds"] for line in lines],
+        **runs.environment(place),
+        "engine": trainer.engine.name,
+        "precision": trainer.engine.precision,
+    }
+
+
+# --- showing ------------------------------------------------------------------------------------
+
+
+def table(choice: Choice) -> tuple[list[str], list[list[str]]]:
+    """Header and rows: validation errors of each variant after some of the epochs."""
+    shown = [n for n in (1, 2, 5, 10, 20, 50) if n < choice.epochs] + [choice.epochs]
+    header = ["variant", *(f"epoch {n}" for n in shown), "n", "time a run", ""]
+    rows = []
+    for variant in choice.variants:
+        errors = [variant.error(n) for n in shown]
+        times = [sum(trial["seconds"][: choice.epochs]) for trial in variant.trials]
+        rows.append(
+            [
+                variant.label,
+                *(str(error or DASH) for error in errors),
+                str(errors[-1].n) if errors[-1] else DASH,
+                duration(sum(times) / len(times)) if times else DASH,
+                "lowest" if variant is choice.best else "",
+            ]
+        )
+    return header, rows
+
+
+def render(choice: Choice) -> str:
+    """A choice as a plain table."""
+    header, rows = table(choice)
+    note = (
+        f"Errors in % of the last {choice.variants[0].recipe.data.validation} training images, "
+        "which were kept out of training: mean ± sample standard deviation over n seeds."
+    )
+    return "\n".join([choice.question, "", figures.text_table(header, rows), "", note])
+
+
+# --- keeping ------------------------------------------------------------------------------------
+
+
+def write_choice(choice: Choice, path: Path) -> None:
+    """Write a choice, one line a trial."""
+    make_folder(path.parent)
+    variants = []
+    for variant in choice.variants:
+        recipe = json.dumps(without_none(asdict(variant.recipe)))
+        trials = ",\n".join(json.dumps(rounded(trial)) for trial in variant.trials)
+        variants.append(
+            f'{{"label": {json.dumps(variant.label)},\n"recipe": {recipe},\n'
+            f'"trials": [\n{trials}\n]}}'
+        )
+    head = {"format": FORMAT, "question": choice.question, "epochs": choice.epochs}
+    lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
+    lines.append('"variants": [\n' + ",\n".join(variants) + "\n]")
+    write_whole(path, "{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def read_choice(path: Path) -> Choice:
+    """Read a file of `write_choice`."""
+    found = read_json(path, FORMAT)
+    try:
+        variants = [
+            Variant(v["label"], recipes.from_table(v["recipe"]), list(v["trials"]))
+            for v in found["variants"]
+        ]
+        choice = Choice(found["question"], found["epochs"], variants)
+        table(choice)
+    except BinepError as error:
+        raise BinepError(f"{path}: {error}") from None
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
+        raise BinepError(f"{path}: not what binep choose writes ({error!r})") from None
+    if not all(variant.recipe.data.validation for variant in variants):
+        raise BinepError(f"{path}: a variant was tested on test images: allowed are validation's")
+    return choice
+
+
+def in_force(choice: Choice) -> list[Variant]:
+    """Those variants that their recipe, as it ships now, trains like."""
+    return [
+        variant
+        for variant in choice.variants
+        if variant.recipe.name in recipes.names()
+        and not changes(variant.recipe, held_out(recipes.load(variant.recipe.name)))
+    ]

@@ -1,0 +1,244 @@
+"""RESULTS.md: everything that a folder of results says, generated from its files alone.
+
+results/commentary.md, if it is there, is taken over word for word: the only part that a person
+writes.
+"""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from binep import choices, figures
+from binep import recipe as recipes
+from binep.figures import Spread
+from binep.files import make_folder, write_whole
+from binep.reproduce import (
+    AGREES,
+    BETTER,
+    BEYOND,
+    HEADER,
+    MISSING,
+    SHORT,
+    STUDIES,
+    TABLE_1,
+    TABLE_2,
+    WORSE,
+    Cell,
+    Study,
+    figure,
+    find_runs,
+    table_notes,
+    table_rows,
+    verdict,
+)
+from binep.results import Results
+
+DPI = 90  # of the figures, which a repository keeps
+MEANINGS = {
+    BETTER: "Better than the paper",
+    AGREES: "As in the paper",
+    WORSE: "Worse than the paper",
+    SHORT: "Trained for fewer epochs than the paper, not judged",
+    MISSING: "Not run",
+}
+
+
+def write_overview(results: Results) -> Path:
+    """Write RESULTS.md beside a folder of results, and its figures into it; returns the path."""
+    drawn = results.folder / "figures"
+    make_folder(drawn)
+    for study in _figures(results):
+        figures.save(figure(study, results), drawn / f"{study.name}.png", dpi=DPI)
+    for name in trained_recipes(results):
+        draw_training(results, name, drawn / f"{name}.png")
+    path = results.folder.parent / "RESULTS.md"
+    write_whole(path, overview(results))
+    return path
+
+
+def overview(results: Results) -> str:
+    """The text of RESULTS.md."""
+    parts = [
+        "# Results",
+        f"Generated from `{results.folder.name}/` by `binep reproduce --from "
+        f"{results.folder.name}`; a test sees to it that the two agree. Errors are in per cent of "
+        "the test images, of the average readout, after the last epoch: mean ± sample standard "
+        "deviation over n seeds. The paper's are over 5 trials.",
+        *_evidence(results),
+        "## Tables 1 and 2 in short",
+        *_in_short((TABLE_1, TABLE_2), results),
+    ]
+    commentary = results.folder / "commentary.md"
+    if commentary.is_file():
+        parts.append(commentary.read_text("utf-8").strip())
+    for study in STUDIES.values():
+        if study.kind == "table":
+            parts += _table(study, results)
+            parts += _gains(results) if study is BEYOND else []
+    parts += ["## Figures"]
+    for study in STUDIES.values():
+        if study.kind != "table":
+            parts += _drawn_study(study, results)
+    parts += _training(results)
+    parts += _choices(results)
+    return "\n\n".join(parts) + "\n"
+
+
+# --- in words -----------------------------------------------------------------------------------
+
+
+def _evidence(results: Results) -> list[str]:
+    """Where the numbers come from."""
+    found = [run for name in results.names for run in results.runs_of(name)]
+    if not found:
+        return ["There are no runs yet."]
+
+    def kinds(*keys: str) -> str:
+        each = {" ".join(str(run.record.get(key) or "unknown") for key in keys) for run in found}
+        return ", ".join(sorted(each))
+
+    return [
+        f"Runs: {len(found)} of {len(results.names)} recipes and variants. Devices: "
+        f"{kinds('device_name')}. Engines: {kinds('engine', 'precision')}. PyTorch: "
+        f"{kinds('torch')}. Each file holds its run's seed, commit, versions, complete recipe and "
+        "every epoch's metrics."
+    ]
+
+
+def _in_short(studies: Iterable[Study], results: Results) -> Iterator[str]:
+    """Which cells agree with the paper."""
+    sentences: dict[str, list[str]] = {meaning: [] for meaning in MEANINGS}
+    for study in studies:
+        for cell in study.cells:
+            found = find_runs(cell, results)
+            sentences[verdict(cell.paper, found)].append(_sentence(cell, found.error("test")))
+    total = sum(map(len, sentences.values()))
+    judged = sum(len(sentences[kind]) for kind in (BETTER, AGREES, WORSE))
+    good = judged - len(sentences[WORSE])
+    yield (
+        f"Of {total} cells {judged} were trained as long as the paper's, and {good} of these are "
+        "as good as the paper's or better: our mean is at most its mean plus two of its standard "
+        "deviations, or plus 0.1 where that is more. Better is what lies as far below."
+    )
+    lines = [
+        f"- **{meaning}** ({len(sentences[kind])}): {'; '.join(sentences[kind])}."
+        for kind, meaning in MEANINGS.items()
+        if sentences[kind]
+    ]
+    yield "\n".join(lines)
+
+
+def _sentence(cell: Cell, ours: Spread | None) -> str:
+    name = f"{cell.row}, {cell.column}"
+    theirs = figures.number(cell.paper.test, cell.paper.test_sd)
+    return f"{name}: {ours} (n = {ours.n}) against {theirs}" if ours else name
+
+
+def _gains(results: Results) -> list[str]:
+    """How far the recipes beyond the paper are from the paper's own, as we measure both."""
+    lines = []
+    base = BEYOND.cells[0]
+    for cell in BEYOND.cells:
+        if cell.row != base.row:
+            base = cell
+        ours, before = (find_runs(c, results) for c in (cell, base))
+        mine, theirs = ours.error("test"), before.error("test")
+        if cell is base or cell.recipe.endswith("-fp") or mine is None or theirs is None:
+            continue
+        way = "below" if mine.mean < theirs.mean else "above"
+        lines.append(
+            f"- `{cell.recipe}` after {ours.epoch} epochs: {abs(mine.mean - theirs.mean):.2f} "
+            f"{way} our `{base.recipe}` after {before.epoch} (n = {mine.n} and {theirs.n})."
+        )
+    return ["\n".join(lines)] if lines else []
+
+
+# --- tables and figures -------------------------------------------------------------------------
+
+
+def _table(study: Study, results: Results) -> list[str]:
+    rows = table_rows(study, results)
+    return [
+        f"## {study.title}",
+        figures.markdown_table(HEADER, rows, left=2),
+        *table_notes(study, results)[1:],
+    ]
+
+
+def _drawn_study(study: Study, results: Results) -> list[str]:
+    found = [find_runs(cell, results) for cell in study.cells]
+    drawn = any(each.counted for each in found)
+    picture = f"![{study.title}]({results.folder.name}/figures/{study.name}.png)"
+    return [
+        f"### {study.title}",
+        picture if drawn else "Not run.",
+        *([figures.markdown_table(HEADER, table_rows(study, results), left=2)] if drawn else []),
+        *table_notes(study, results)[1:],
+    ]
+
+
+def _figures(results: Results) -> list[Study]:
+    """The studies of which there is something to draw."""
+    return [
+        study
+        for study in STUDIES.values()
+        if study.kind != "table" and any(find_runs(c, results).counted for c in study.cells)
+    ]
+
+
+def trained_recipes(results: Results) -> list[str]:
+    """The recipes, as they ship, of which there are epochs to draw."""
+    return [
+        name
+        for name in results.names
+        if name in recipes.names() and find_runs(Cell("", "", name), results).counted
+    ]
+
+
+def _training(results: Results) -> list[str]:
+    names = trained_recipes(results)
+    if not names:
+        return []
+    folder = results.folder.name
+    return [
+        "## Training curves",
+        "Lines: means over seeds; bands: ± one standard deviation. π = ln(flips in the epoch / "
+        "weights + e⁻⁹), for each coupling from input to output.",
+        *(f"![{name}]({folder}/figures/{name}.png)" for name in names),
+    ]
+
+
+def draw_training(results: Results, name: str, path: Path) -> None:
+    """Draw errors and pi of a recipe's runs."""
+    found, recipe = find_runs(Cell("", "", name), results), recipes.load(name)
+    histories = [run.metrics[: found.epoch] for run in found.counted]
+    title = f"{name} (n = {len(histories)})"
+    drawn = figures.training_curves(
+        histories, figures.coupling_names(recipe), title, recipe.paper.test
+    )
+    figures.save(drawn, path, dpi=DPI)
+
+
+# --- choices ------------------------------------------------------------------------------------
+
+
+def _choices(results: Results) -> list[str]:
+    found = [choices.read_choice(path) for path in choice_files(results)]
+    parts = [
+        "## Choices",
+        "Made on validation images: the last 5,000 of the training set, which were kept out of "
+        "training for these. No choice was made on test images.",
+    ]
+    for choice in found:
+        header, rows = choices.table(choice)
+        parts += [f"### {choice.question}", figures.markdown_table(header, rows)]
+        shipped = [variant.label for variant in choices.in_force(choice)]
+        parts.append(
+            f"The recipe that ships trains as in: {', '.join(shipped)}."
+            if shipped
+            else "The recipe that ships is none of these."
+        )
+    return parts if found else []
+
+
+def choice_files(results: Results) -> list[Path]:
+    return sorted((results.folder / "choices").glob("*.json"))

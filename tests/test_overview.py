@@ -1,0 +1,137 @@
+"""RESULTS.md: its text follows from the files, and the one in the repository is up to date."""
+
+import random
+from pathlib import Path
+
+import pytest
+from matplotlib.image import imread
+
+from binep import choices
+from binep import recipe as recipes
+from binep.overview import overview, write_overview
+from binep.reproduce import render
+from binep.results import Results, open_results, write_result
+from binep.runs import Run
+
+ROOT = Path(__file__).parents[1]
+
+
+def made_up(name: str, seed: int, test: float, epochs: int, *overrides: str) -> Run:
+    """A run with errors that fall to `test` per cent."""
+    recipe, rng = recipes.load(name, overrides), random.Random(seed)
+    couplings = 0 if recipe.network.weights == "real" else len(recipe.optimizer.lr_bias)
+    alphas = [0.02 * (n + 1) for n in range(couplings)]
+
+    def line(epoch: int) -> dict:
+        error = test + 10 / epoch**2 - 10 / epochs**2 + (0 if epoch == epochs else rng.random() / 9)
+        return {
+            "epoch": epoch,
+            "train_error": {"average": error / 2, "single": error / 2 + 0.3 / epoch},
+            "test_error": {"average": error, "single": error + 0.5 / epoch},
+            "loss": error / 100,
+            "test_loss": error / 90,
+            "flips": [1000 // epoch] * couplings,
+            "pi": [-2 - 4 * epoch / epochs - n for n in range(couplings)],
+            "alpha": alphas,
+            "alpha_range": [[alpha, alpha] for alpha in alphas],
+            "alpha_clamped": 0,
+            "residual": 1e-3,
+            "undecided": 0.0,
+            "seconds": 60.0,
+            "test_seconds": 1.0,
+        }
+
+    record = {"seed": seed, "status": "finished", "device_name": "A GPU", "engine": "cuda"}
+    record |= {"precision": "float16", "torch": "2.11.0"}
+    return Run(Path(name), recipe, record, [line(n) for n in range(1, epochs + 1)])
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory) -> Results:
+    """Some cells in every state, a variant of two figures, a run on validation images."""
+    folder = tmp_path_factory.mktemp("repository") / "results"
+    for seed, error in enumerate((2.0, 2.1)):
+        write_result(made_up("mnist-1fc-w", seed, error, 50), folder)
+        write_result(made_up("mnist-1fc-w-a", seed, error - 0.8, 50), folder)
+        write_result(made_up("mnist-1fc-w-a-schedule", seed, error - 1, 50), folder)
+        write_result(made_up("mnist-1fc-wa", seed, 4.0, 100), folder)
+    write_result(made_up("cifar10-conv-w-a", 0, 17.6, 100), folder)
+    write_result(made_up("mnist-1fc512-fp", 0, 2.02, 30), folder)
+    write_result(made_up("mnist-1fc-w", 0, 3.0, 50, "network.scale=0.02"), folder)
+    write_result(made_up("mnist-1fc-w", 5, 0.5, 50, "data.validation=5000"), folder)
+    variants = choices.make_variants("mnist-2fc-w", ["optimizer.lr_bias=[0.2, 0.1, 0.05]"])
+    for error, variant in zip((5.0, 4.0), variants, strict=True):
+        trial = {"seed": 0, "validation_error": [9.0, error], "seconds": [1.0, 1.0]}
+        variant.trials.append(trial)
+    choice = choices.Choice("Which bias rates?", 2, variants)
+    choices.write_choice(choice, folder / "choices" / "biases.json")
+    (folder / "commentary.md").write_text("## Comments\n\nWritten by hand.\n")
+    return open_results(folder)
+
+
+def test_cells_are_sorted_by_how_they_stand_to_the_paper(results: Results):
+    lines = {line.split("**")[1]: line for line in overview(results).splitlines() if "- **" in line}
+    assert (
+        "(1): MNIST 1fc, EP, learnt alpha: 1.25 ± 0.07 (n = 2) against 1.70 ± 0.04."
+        in (lines["Better than the paper"])
+    )
+    assert "MNIST 1fc, EP, fixed alpha: 2.05 ± 0.07" in lines["As in the paper"]
+    assert "MNIST 1fc, EP, real weights: 2.02 (n = 1) against 2.00" in lines["As in the paper"]
+    worse = "(1): MNIST 1fc, EP, binary activations: 4.00 ± 0.00 (n = 2) against 2.83 ± 0.06."
+    assert worse in lines["Worse than the paper"]
+    assert "CIFAR-10 conv, EP, learnt alpha" in next(v for k, v in lines.items() if "fewer" in k)
+    assert "(14): " in lines["Not run"]
+    assert "Of 19 cells 4 were trained as long as the paper's, and 3 of these" in overview(results)
+
+
+def test_short_runs_stand_in_the_table_with_their_epochs(results: Results):
+    row = next(line for line in overview(results).splitlines() if "100 of 500" in line)
+    assert "17.60" in row and "fewer epochs" in row and "1 h 41 min" in row
+
+
+def test_validation_runs_and_variants_stay_out_of_test_tables(results: Results):
+    table = render("table1", results)
+    assert "2.05 ± 0.07" in table and "validation" not in table
+    assert "0.50" not in overview(results) and "3.00" not in table
+    assert "3.00" in render("fig-alpha", results)
+
+
+def test_gains_are_those_over_our_own_runs(results: Results):
+    assert (
+        "- `mnist-1fc-w-a-schedule` after 50 epochs: 0.20 below our `mnist-1fc-w-a` after 50 "
+        "(n = 2 and 2)." in overview(results)
+    )
+
+
+def test_choices_tell_the_lowest_and_what_ships(results: Results):
+    text = overview(results)
+    row = next(line for line in text.splitlines() if "[0.2, 0.1, 0.05]" in line)
+    assert row.endswith("| 4.00 | 1 | 2.0 s | lowest |")
+    assert "The recipe that ships trains as in: as it is." in text
+
+
+def test_commentary_is_taken_over_and_all_figures_are_there(results: Results):
+    path = write_overview(results)
+    text = path.read_text("utf-8")
+    assert path == results.folder.parent / "RESULTS.md" and text == overview(results)
+    assert "\n## Comments\n\nWritten by hand.\n" in text
+    linked = [line.rpartition("(")[2].rstrip(")") for line in text.splitlines() if "![" in line]
+    names = {Path(link).stem for link in linked}
+    assert {"fig-alpha", "fig-readouts", "fig-hidden", "mnist-1fc-w", "cifar10-conv-w-a"} <= names
+    assert "fig-outputs" not in names
+    for link in linked:
+        assert imread(path.parent / link).shape[0] > 200
+
+
+def test_an_empty_folder_says_so(tmp_path: Path):
+    text = overview(Results(tmp_path))
+    assert "There are no runs yet." in text and "![" not in text
+
+
+def test_the_repositorys_page_is_what_the_command_generates():
+    results = open_results(ROOT / "results")
+    text = (ROOT / "RESULTS.md").read_text("utf-8")
+    assert text == overview(results), "run: binep reproduce --from results"
+    for line in text.splitlines():
+        if line.startswith("!["):
+            assert (ROOT / line.rpartition("(")[2].rstrip(")")).is_file(), line
