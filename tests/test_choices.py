@@ -1,6 +1,8 @@
 """Choices: made on validation images, kept with their evidence, gone on with where they stopped."""
 
+import itertools
 import json
+import runpy
 from dataclasses import replace
 from pathlib import Path
 
@@ -106,3 +108,11 @@ def test_mistakes_are_told():
         compare("?", variants(""), epochs=0)
     with pytest.raises(BinepError, match="two variants are the same"):
         compare("?", variants("", ""), epochs=1)
+
+
+def test_the_projects_questions_can_all_be_asked():
+    asked = runpy.run_path(str(Path(__file__).parents[1] / "benchmarks" / "choose.py"))
+    for question in asked["QUESTIONS"].values():
+        found = make_variants(question.recipe, question.variants, base=False)
+        recipes_ = [choices.settings(variant.recipe) for variant in found]
+        assert all(a != b for a, b in itertools.combinations(recipes_, 2))

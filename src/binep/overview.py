@@ -235,7 +235,7 @@ def _choices(results: Results) -> list[str]:
         parts.append(
             f"The recipe that ships trains as in: {', '.join(shipped)}."
             if shipped
-            else "The recipe that ships is none of these."
+            else "None of these is exactly the recipe as it ships."
         )
     return parts if found else []
 

@@ -1,0 +1,216 @@
+"""The questions that the recipes had to settle, each on validation images, into results/choices.
+
+    python benchmarks/choose.py [QUESTION...] [--to results/choices] [--epochs N] [--seeds N]
+                                [--data-dir DIR] [--device auto] [--engine auto] [--list]
+
+Without QUESTION all are asked, the cheap ones first. A file is written after each run, and what it
+holds already is not trained again: a call that was cut off goes on. The test set is not used.
+"""
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+
+from binep import choices
+
+
+@dataclass(frozen=True)
+class Question:
+    """Variants of a recipe to compare; `epochs` and `seeds` unless others are asked for."""
+
+    text: str
+    recipe: str
+    variants: tuple[str, ...]
+    epochs: int
+    seeds: int
+
+
+SIGNS = tuple(f"learning.sign={sign}" for sign in ("positive", "random", "centered"))
+
+
+def schedules(epochs: int, *variants: str) -> tuple[str, ...]:
+    """Variants in which tau grows, or gamma falls, within these epochs; the first does neither.
+
+    What lasts for all of training is tried in a training of that length.
+    """
+    none = "schedule.tau.final=1.0; schedule.tau.over=0"
+    filled = (text.replace("EPOCHS", str(epochs)) for text in variants)
+    return (none, *(text.replace("FIFTH", str(max(1, epochs // 5))) for text in filled))
+
+
+def tau(final: float, more: str = "") -> str:
+    return f"schedule.tau.final={final}; schedule.tau.over=EPOCHS" + (f"; {more}" if more else "")
+
+
+# The biases' rates are halved five times in training, or stay.
+HALVED = "schedule.lr_bias.every=FIFTH"
+STEADY = "schedule.lr_bias.every=0; schedule.lr_bias.factor=1.0"
+GAMMA = "schedule.tau.final=1.0; schedule.tau.over=0; schedule.gamma.final=0.1; schedule.gamma.over"
+
+QUESTIONS = {
+    # Rates that the paper does not print, or prints otherwise than its code has them.
+    "1fc512-w-a-alpha": Question(
+        "Rate of alpha of mnist-1fc512-w-a, which the paper does not print",
+        "mnist-1fc512-w-a",
+        tuple(f"optimizer.lr_scale={rate}" for rate in (1e-5, 1e-4, 1e-3, 1e-2)),
+        epochs=20,
+        seeds=2,
+    ),
+    "1fc-w-a-sign": Question(
+        "Sign of the nudge of mnist-1fc-w-a", "mnist-1fc-w-a", SIGNS, epochs=20, seeds=2
+    ),
+    "1fc-wa-sign": Question(
+        "Sign of the nudge of mnist-1fc-wa", "mnist-1fc-wa", SIGNS, epochs=20, seeds=2
+    ),
+    "1fc-w-a-schedule": Question(
+        "Schedule of mnist-1fc-w-a, centered",
+        "mnist-1fc-w-a-schedule",
+        schedules(
+            30,
+            tau(3, HALVED),
+            tau(10, HALVED),
+            tau(30, HALVED),
+            tau(10, STEADY),
+            f"{GAMMA}=EPOCHS; {HALVED}",
+        ),
+        epochs=30,
+        seeds=2,
+    ),
+    "1fc-wa-schedule": Question(
+        "Schedule of mnist-1fc-wa, centered, from half its taus",
+        "mnist-1fc-wa-schedule",
+        schedules(
+            40,
+            tau(2),
+            tau(4),
+            tau(8),
+            tau(16),
+            tau(8, "learning.sign=random"),
+            tau(8, "optimizer.tau=[2.5e-7, 2e-7]"),
+            tau(32, "optimizer.tau=[6e-8, 5e-8]"),
+        ),
+        epochs=40,
+        seeds=2,
+    ),
+    "2fc-w-bias": Question(
+        "Rates of the biases of mnist-2fc-w: the published code's, and the paper's",
+        "mnist-2fc-w",
+        ("optimizer.lr_bias=[0.1, 0.05, 0.025]", "optimizer.lr_bias=[0.2, 0.1, 0.05]"),
+        epochs=10,
+        seeds=2,
+    ),
+    "2fc-w-a-alpha": Question(
+        "Rate of alpha of mnist-2fc-w-a: the published code's is 0.01",
+        "mnist-2fc-w-a",
+        tuple(f"optimizer.lr_scale={rate}" for rate in (1e-2, 1e-3, 1e-4)),
+        epochs=8,
+        seeds=1,
+    ),
+    "2fc-wa-steps": Question(
+        "Nudged steps of mnist-2fc-wa: the published code's 10, the paper's 80",
+        "mnist-2fc-wa",
+        tuple(f"learning.nudged_steps={steps}" for steps in (10, 20, 40, 80)),
+        epochs=6,
+        seeds=1,
+    ),
+    "2fc-wa-sign": Question(
+        "Sign of the nudge of mnist-2fc-wa",
+        "mnist-2fc-wa",
+        (
+            *SIGNS,
+            "learning.sign=centered; learning.nudged_steps=40",
+            "learning.sign=centered; learning.nudge=constant",
+        ),
+        epochs=6,
+        seeds=1,
+    ),
+    "2fc-wa-schedule": Question(
+        "Schedule of mnist-2fc-wa",
+        "mnist-2fc-wa-schedule",
+        schedules(12, tau(4), tau(8), tau(16)),
+        epochs=12,
+        seeds=1,
+    ),
+    "2fc-w-a-schedule": Question(
+        "Schedule of mnist-2fc-w-a",
+        "mnist-2fc-w-a-schedule",
+        schedules(
+            12,
+            tau(3, HALVED),
+            tau(10, HALVED),
+            tau(10, f"{HALVED}; learning.sign=random"),
+            tau(10, STEADY),
+        ),
+        epochs=12,
+        seeds=1,
+    ),
+    "conv-w-a-sign": Question(
+        "Sign of the nudge of mnist-conv-w-a", "mnist-conv-w-a", SIGNS, epochs=8, seeds=1
+    ),
+    "conv-w-a-schedule": Question(
+        "Schedule of mnist-conv-w-a, centered",
+        "mnist-conv-w-a-schedule",
+        schedules(12, tau(3, HALVED), tau(10, HALVED), tau(30, HALVED), tau(10, STEADY)),
+        epochs=12,
+        seeds=1,
+    ),
+    "conv-wa-schedule": Question(
+        "Schedule of mnist-conv-wa",
+        "mnist-conv-wa-schedule",
+        schedules(6, tau(4), tau(4, "optimizer.tau=[1e-7, 4e-8, 4e-8]")),
+        epochs=6,
+        seeds=1,
+    ),
+    "cifar10-gamma": Question(
+        "gamma of cifar10-conv-w: the published code's, and the paper's",
+        "cifar10-conv-w",
+        ("optimizer.gamma=2e-7", "optimizer.gamma=[1e-7, 1e-7, 2e-7, 2e-7, 5e-8]"),
+        epochs=10,
+        seeds=1,
+    ),
+    "cifar10-schedule": Question(
+        "Schedule of cifar10-conv-w-a",
+        "cifar10-conv-w-a-schedule",
+        schedules(
+            10, tau(3, HALVED), tau(10, HALVED), tau(10, f"{HALVED}; learning.sign=centered")
+        ),
+        epochs=10,
+        seeds=1,
+    ),
+}
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("questions", nargs="*", metavar="QUESTION")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--to", type=Path, default=Path("results/choices"))
+    parser.add_argument("--epochs", type=int)
+    parser.add_argument("--seeds", type=int)
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--engine", default="auto")
+    options = parser.parse_args()
+    unknown = set(options.questions) - set(QUESTIONS)
+    if unknown:
+        parser.error(f"unknown {', '.join(unknown)}: allowed are {', '.join(QUESTIONS)}")
+    for name in options.questions or QUESTIONS:
+        question = QUESTIONS[name]
+        if options.list:
+            runs = len(question.variants) * (options.seeds or question.seeds)
+            print(f"{name:18} {runs:2} runs of {options.epochs or question.epochs:2} epochs")
+            continue
+        choice = choices.compare(
+            question.text,
+            choices.make_variants(question.recipe, question.variants, base=False),
+            epochs=options.epochs or question.epochs,
+            seeds=options.seeds or question.seeds,
+            to=options.to / f"{name}.json",
+            device=options.device,
+            engine=options.engine,
+            data_dir=options.data_dir,
+            say=lambda text: print(text, flush=True),
+        )
+        print(f"\n{choices.render(choice)}\n", flush=True)
