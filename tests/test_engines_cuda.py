@@ -5,6 +5,7 @@ tests run on it, and the last ones at the width of the recipes.
 """
 
 import os
+from dataclasses import replace
 
 import pytest
 import torch
@@ -29,6 +30,7 @@ from binep import (
 )
 from binep.engines.cuda import CudaEngine
 from binep.engines.cuda.couplings import split_digits
+from binep.engines.cuda.relaxing import Stepwise
 from binep.engines.reference import ReferenceEngine
 from binep.metrics import Tally
 from binep.training import random_streams
@@ -51,6 +53,14 @@ def build(
             ConvPool(5, 6, kernel=3, padding=1, pool=3, **options),
             Dense(6, 7, **options),
             Dense(7, 4 * per_class, **options),
+        ]
+    elif kind.startswith("thin"):
+        chain = [Dense(64, 45, **options), Dense(45, 4 * per_class, **options)]
+    elif kind.startswith("wide"):
+        chain = [
+            Dense(64, 300, **options),
+            Dense(300, 264, **options),
+            Dense(264, 4 * per_class, **options),
         ]
     else:
         chain = [
@@ -103,6 +113,8 @@ def assert_same(found: Tally, tally: Tally) -> None:
     [
         ("dense-wa", {}),
         ("dense-wa", {"sign": "centered", "nudge": "constant", "sigma": 0.25}),
+        ("wide-wa", {"sizes": (3, 2)}),
+        ("thin-wa", {"sign": "centered"}),
         ("conv-wa", {"learn_scale": False, "noise": 0.0}),
         ("conv-wa", {"sign": "positive", "nudge": "constant"}),
     ],
@@ -123,7 +135,14 @@ def test_binary_activations_agree_bit_for_bit(kind: str, options: dict):
 
 @pytest.mark.parametrize(
     ("kind", "options"),
-    [("dense-w", {"pixels": False}), ("conv-w", {"sign": "centered"}), ("conv-w", {})],
+    [
+        ("dense-w", {"pixels": False}),
+        ("dense-w", {"nudge": "constant", "learn_scale": False}),
+        ("thin-w", {}),
+        ("thin-w", {"sign": "centered", "nudge": "constant", "pixels": False}),
+        ("conv-w", {"sign": "centered"}),
+        ("conv-w", {}),
+    ],
 )
 def test_real_activations_agree_within_their_precision(kind: str, options: dict):
     ((net, engine), (other, fast)), _, _ = train_both(kind, **options)
@@ -134,6 +153,42 @@ def test_real_activations_agree_within_their_precision(kind: str, options: dict)
     b = {n: fast.optimizers.bop.momentum(c.signs) for n, c in enumerate(other.couplings)}
     cosines = metrics.cosine({str(k): v for k, v in a.items()}, {str(k): v for k, v in b.items()})
     assert min(cosines.values()) > 0.999
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5, 6])
+def test_two_colours_of_layers_relax_as_all_layers_at_once(steps: int):
+    net, engine = build("dense-w", CudaEngine)
+    relaxer = engine.relaxer
+    assert isinstance(relaxer, Stepwise)
+    relaxer.learning = replace(relaxer.learning, free_steps=steps)
+    x = torch.randint(256, (5, 1, 8, 8), generator=torch.Generator().manual_seed(0)).byte()
+    with torch.no_grad():
+        first, _ = engine._clamp(net.check(x.to(DEVICE)))
+        by_colour = relaxer.free(first, 5)
+        at_once = relaxer._run(first, *relaxer.start(5), steps)
+    for one, two in zip(by_colour.state, at_once.state, strict=True):
+        torch.testing.assert_close(one, two, rtol=0, atol=1e-6)
+    torch.testing.assert_close(by_colour.residual, at_once.residual, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["dense-w", "dense-wa", "conv-w"])
+def test_a_gamma_of_5e_8_still_accumulates(kind: str):
+    """The same gradient 10 times: its small steps add up, where half precision would lose them."""
+    net, engine = build(kind, CudaEngine, noise=0.0, sign="positive", learn_scale=False)
+    for group in engine.optimizers.bop.param_groups:
+        group.update(gamma=5e-8, tau=1.0)
+    for group in engine.optimizers.sgd.param_groups:
+        group["lr"] = 0.0
+    x = torch.randint(256, (5, 1, 8, 8), generator=torch.Generator().manual_seed(0)).byte()
+
+    def momenta_after(mini_batches: int) -> list[torch.Tensor]:
+        for _ in range(mini_batches):
+            engine.train(x.to(DEVICE), torch.arange(5, device=DEVICE) % 4)
+        return [engine.optimizers.bop.momentum(c.signs).double() for c in net.couplings]
+
+    for once, often in zip(momenta_after(1), momenta_after(9), strict=True):
+        assert 0 < once.abs().max() < 1e-6
+        torch.testing.assert_close(often, 10 * once, rtol=1e-4, atol=1e-14)
 
 
 def test_real_weights_are_trained_too():

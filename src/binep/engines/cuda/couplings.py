@@ -17,9 +17,9 @@ DIGITS = 3
 
 
 def dtype_of_bits(network: Network) -> torch.dtype:
-    """int8 halves the traffic of wide layers, but its products want multiples of 8."""
+    """int8 halves the traffic of wide layers; four signs must make up a word."""
     sizes = [size for shape in network.layer_shapes for size in shape]
-    return torch.int8 if all(size % 8 == 0 for size in sizes) else torch.float16
+    return torch.int8 if all(size % 4 == 0 for size in sizes) else torch.float16
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:

@@ -31,6 +31,7 @@ from binep.neurons import HardSigmoid, Heaviside
 from binep.optim import Bop, Optimizers
 
 EXACT_SUM = 2**24
+SLOTS = 256
 
 
 def unsupported(network: Network, learning: Learning) -> str | None:
@@ -78,6 +79,9 @@ class CudaEngine:
         # One array, so that all numbers of a mini-batch travel in one copy.
         self.scalars = torch.zeros(1 + 3 * count, device=self.device)
         self.beta, self.rates = self.scalars[:1], self.scalars[1:].view(count, 3)
+        pinned = self.device.type == "cuda"
+        self._pinned = torch.empty(SLOTS, len(self.scalars), pin_memory=pinned)
+        self._slot = 0
         self.flips = torch.zeros(count, dtype=torch.int64, device=self.device)
         self.totals = torch.zeros(7, dtype=torch.float64, device=self.device)
         self.relaxer = choose_relaxer(network, learning, self.couplings, self.beta, self.dtype)
@@ -187,7 +191,19 @@ class CudaEngine:
             known = self._bop.state[signs]["momentum"].data_ptr(), group["tau"]
             numbers[at : at + 3] = rate, threshold, 0.0 if self._tested.get(at) == known else -1.0
             self._tested[at] = known
-        self.scalars.copy_(torch.tensor(numbers))
+        self._send(numbers)
+
+    def _send(self, numbers: list[float]) -> None:
+        """Copy to the device without waiting for it: from pinned memory, used in turn."""
+        if self.device.type != "cuda":
+            self.scalars.copy_(torch.tensor(numbers))
+            return
+        slot = self._slot % len(self._pinned)
+        if slot == 0:
+            torch.cuda.current_stream().synchronize()
+        self._pinned[slot] = torch.tensor(numbers)
+        self.scalars.copy_(self._pinned[slot], non_blocking=True)
+        self._slot += 1
 
     # --- graphs
 

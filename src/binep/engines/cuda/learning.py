@@ -145,10 +145,10 @@ def learn_kernel(
     direction = tl.where(tl.load(beta) < 0, -1.0, 1.0)
     contrast = total * (direction / SPREAD)
     inside = (i < above)[:, None] & (j < below)[None, :]
-    index = i[:, None].to(tl.int64) * below + j[None, :]
+    index = i[:, None] * below + j[None, :]
     # Products read an image below channels last; the parameter numbers it channels first.
     column = j % channels * positions + j // channels if PERMUTED else j
-    place = i[:, None].to(tl.int64) * below + column[None, :]
+    place = i[:, None] * below + column[None, :]
     touched = inside & (tl.abs(contrast) > tl.load(rates + 2))
     w = tl.load(kernel + index, mask=inside if SCALE else touched, other=0).to(tl.float32)
     m = tl.load(momentum + place, mask=touched, other=0.0)
@@ -160,7 +160,7 @@ def learn_kernel(
     tl.store(signs + place, -w, mask=flip)
     tl.store(kernel + index, (-w).to(kernel.dtype.element_ty), mask=flip)
     if TURN:
-        across = j[None, :].to(tl.int64) * above + i[:, None]
+        across = j[None, :] * above + i[:, None]
         tl.store(turned + across, (-w).to(turned.dtype.element_ty), mask=flip)
     found = tl.sum(tl.sum(flip.to(tl.int32), 1), 0)
     if found > 0:

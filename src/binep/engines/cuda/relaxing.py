@@ -21,7 +21,8 @@ from binep.gradients import EquilibriumPropagation
 from binep.network import Network
 from binep.neurons import Heaviside
 
-THIN = 16  # outputs that one program can hold
+THIN = 16  # outputs, as many as a word has room for
+THIN_WIDTH = 16384  # hidden neurons that fit into the registers of a program
 WIDE = 1024  # from here on a flip's row of weights costs more than a share of a matrix product
 BUSY_STEPS = 4  # in which most bits of a wide network change, so that products are cheaper
 
@@ -65,6 +66,8 @@ def choose_relaxer(
         dense
         and len(couplings) == 2
         and network.layer_shapes[-1][0] <= THIN
+        and network.layer_shapes[0][0] <= THIN_WIDTH
+        and network.couplings[1].binary
         and isinstance(network.dynamics, Prototypical)
     ):
         return Thin(*arguments)
@@ -259,22 +262,21 @@ class Stepwise(_Base):
 
 
 class Thin(_Base):
-    """One hidden layer and few outputs, real activations: a phase is one launch."""
+    """One hidden layer and few outputs, binary weights, real activations: a phase is one launch."""
 
     def free(self, first: Tensor, batch: int) -> Phase:
-        state, _ = self.start(batch)
-        return self._run(first, state, self.learning.free_steps, None, 1)
+        return self._run(first, None, None, 1)
 
     def nudged(self, first: Tensor, free: Phase, labels: Tensor, direction: int) -> Phase:
-        return self._run(first, free.state, self.learning.nudged_steps, labels, direction)
+        return self._run(first, free, labels, direction)
 
     def _run(
-        self, first: Tensor, start: list[Tensor], steps: int, labels: Tensor | None, direction: int
+        self, first: Tensor, start: Phase | None, labels: Tensor | None, direction: int
     ) -> Phase:
         coupling, dynamics = self.network.couplings[1], self.network.dynamics
         gain, bias = coupling.synapses.gain.detach(), coupling.bias
         (batch, width), outputs = first.shape, self.network.layer_shapes[-1][0]
-        hidden, top = torch.empty_like(start[0]), torch.empty_like(start[1])
+        hidden, top = torch.empty_like(first), first.new_empty(batch, outputs)
         residual, ran = per_sample(first)
         thin_kernel[(batch,)](
             first,
@@ -283,23 +285,23 @@ class Thin(_Base):
             gain if bias is None else bias.detach(),
             ran if labels is None else labels,
             self.beta,
-            *start,
+            *((hidden, top) if start is None else start.state),
             hidden,
             top,
             residual,
             ran,
             width,
-            outputs,
-            steps,
+            self.network.initial_state,
+            self.learning.free_steps if start is None else self.learning.nudged_steps,
             self.network.per_class,
             direction,
             HAS_BIAS=bias is not None,
-            NUDGED=labels is not None,
+            NUDGED=start is not None,
             CONSTANT=self.learning.nudge == "constant",
             CLAMPED=isinstance(dynamics, Prototypical) and dynamics.clamp_nudged,
-            OUTPUTS=THIN,
-            BLOCK=min(512, power_of_two(width)),
-            num_warps=8,
+            OUTPUTS=outputs,
+            WIDTH=power_of_two(width),
+            num_warps=8 if width > 1024 else 4,
         )
         return Phase([hidden, top], [hidden, top], residual, ran)
 
@@ -403,6 +405,7 @@ class Events(_Base):
             self.table,
             ran if labels is None else labels,
             self.beta,
+            sums.state if rest is None else rest,
             residual,
             ran,
             total,
@@ -410,12 +413,11 @@ class Events(_Base):
             self.network.per_class,
             direction,
             *self.neuron_numbers.values(),
-            rest=sums.state if rest is None else rest,
             LAYERS=len(self.sizes),
             NUDGED=labels is not None,
             CONSTANT=self.learning.nudge == "constant",
-            BLOCK=min(2048, power_of_two(max(self.sizes))),
-            TILE=4096,
+            PACKED=self.dtype == torch.int8,
+            BLOCK=min(8192, power_of_two(max(self.sizes))),
             num_warps=16,
             enable_fp_fusion=False,
         )

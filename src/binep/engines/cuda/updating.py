@@ -17,7 +17,7 @@ from binep.weights import BinaryWeight
 
 # Factor on changes of real activities, which would else sink below what float16 can hold.
 SPREAD = 1024
-ABOVE, BELOW = 64, 128  # a tile of synapses
+ABOVE, BELOW = 64, 64  # a tile of synapses
 
 
 class Updater:
@@ -153,7 +153,7 @@ class Updater:
             ABOVE=ABOVE,
             BELOW=BELOW,
             enable_fp_fusion=False,
-            num_warps=8,
+            num_warps=4,
         )
         if learnt:
             rule = synapses.scale_factor.double() * factor
