@@ -493,6 +493,80 @@ def choose(
     print(choices.render(choice))
 
 
+@app.command()
+def tune(
+    recipe: RecipeName,
+    to: Annotated[
+        Path | None, typer.Option(help="A TOML file to write the recipe found to.")
+    ] = None,
+    batches: Annotated[int, typer.Option(help="Mini-batches of a probe.")] = 300,
+    epochs: Annotated[int, typer.Option(help="Of each candidate that is compared.")] = 3,
+    seed: Annotated[int, typer.Option(help="Of everything that is random.")] = 0,
+    device: Device = "auto",
+    engine: Annotated[str, typer.Option(help="auto or the name of an engine.")] = "auto",
+    data_dir: DataDir = None,
+    offline: Offline = False,
+    overrides: Overrides = None,
+) -> None:
+    """Find gamma and tau of every coupling by the paper's rule: watch pi, how many weights flip.
+
+    Example: binep tune mnist-1fc-wa --set optimizer.tau=1e-5 --to mine.toml
+    """
+    from binep import recipe as recipes
+    from binep import tune as tuning
+
+    found = tuning.tune(
+        recipes.load(recipe, overrides or []),
+        batches=batches,
+        epochs=epochs,
+        seed=seed,
+        device=device,
+        engine=engine,
+        data_dir=data_dir,
+        offline=offline,
+        watch=lambda trial: print(tuning.line(trial), file=sys.stderr, flush=True),
+        say=lambda text: print(text, file=sys.stderr, flush=True),
+    )
+    print(tuning.render(found))
+    if to is not None:
+        tuning.write_recipe(found, to)
+        print(f"{to}: train it with binep train {to}")
+
+
+# --- shipping -----------------------------------------------------------------------------------
+
+
+@app.command()
+def export(
+    run: RunFolder,
+    to: Annotated[Path, typer.Option(help="Folder that the files go into.")],
+    format: Annotated[str, typer.Option(help="packed, c or mem.")] = "packed",
+    readout: Annotated[str, typer.Option(help="average or single.")] = "average",
+    vectors: Annotated[
+        int | None, typer.Option(help="Test images that go with c (100) and mem (4); 0: all.")
+    ] = None,
+    state_bits: Annotated[int, typer.Option(help="Fractional bits of a state in integers.")] = 24,
+    learning: Annotated[
+        bool, typer.Option("--learning", help="c: the program can go on training.")
+    ] = False,
+    momentum_bits: Annotated[int, typer.Option(help="Width of a momentum, for --learning.")] = 16,
+    data_dir: DataDir = None,
+    offline: Offline = False,
+) -> None:
+    """Ship a trained network: one packed file, portable C, or memory images for Verilog.
+
+    Example: binep export runs/mnist-1fc-wa-seed0 --to shipped --format c --learning
+    """
+    from binep import runs
+    from binep.deploy.export import Options
+    from binep.deploy.export import export as ship
+
+    options = Options(readout, vectors, state_bits, momentum_bits if learning else None)
+    written = ship(runs.open_run(run), to, format, options, data_dir=data_dir, offline=offline)
+    for path in written:
+        print(f"{path}  {path.stat().st_size:,} bytes")
+
+
 @data_app.command("fetch")
 def data_fetch(name: str, data_dir: DataDir = None) -> None:
     """Download what is missing of a data set, and verify it.

@@ -1,13 +1,16 @@
 """From a run to what is shipped: a packed file, C, or memory images."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from binep.couplings import ConvPool, Coupling
-from binep.data import DATASETS
-from binep.deploy import packed
+from binep.data import DATASETS, Folder
+from binep.deploy import c_program, memory, packed
+from binep.deploy.fixed import STATE_BITS
+from binep.deploy.learning import FixedRule, Rule
 from binep.deploy.stored import Array, StoredCoupling, StoredNetwork
 from binep.dynamics import EnergyBased
 from binep.errors import BinepError, choose
@@ -18,16 +21,88 @@ from binep.recipe import Recipe
 from binep.runs import Run
 
 FORMATS = ("packed", "c", "mem")
+# Test vectors, unless told otherwise; every step of every neuron is written for memory images.
+VECTORS = {"c": 100, "mem": 4}
 
 
-def export(run: Run, to: Path, format: str = "packed", readout: str = "average") -> list[Path]:
-    """Write a trained network in one of the formats into a folder; returns what was written."""
+@dataclass(frozen=True)
+class Options:
+    """How to export.
+
+    Attributes:
+        readout: what is exported as the network's own.
+        vectors: how many test images go with C or memory images; None: as `VECTORS` says, 0: all.
+        state_bits: fractional bits of a state in integers.
+        momentum_bits: let the C program go on learning, with momenta of so many bits; None: not.
+    """
+
+    readout: str = "average"
+    vectors: int | None = None
+    state_bits: int = STATE_BITS
+    momentum_bits: int | None = None
+
+
+def export(
+    run: Run,
+    to: Path,
+    format: str = "packed",
+    options: Options | None = None,
+    *,
+    data_dir: Folder | None = None,
+    offline: bool = False,
+) -> list[Path]:
+    """Write a trained network in one of the formats into a folder; returns what was written.
+
+    Test vectors are the first images of the run's test set.
+    """
     choose(format, FORMATS, "format")
-    network = store(run.network("cpu"), run.recipe, readout, _origin(run))
+    options = options or Options()
+    if format != "c" and options.momentum_bits is not None:
+        raise BinepError(f"learning with format {format!r}: allowed is format 'c'")
+    if options.vectors is not None and options.vectors < 0:
+        raise BinepError(f"vectors={options.vectors}: allowed is at least 0, which means all")
+    network = store(run.network("cpu"), run.recipe, options.readout, _origin(run))
     make_folder(to)
-    path = to / f"{run.folder.name}.safetensors"
-    packed.save(network, path)
-    return [path]
+    if format == "packed":
+        path = to / f"{run.folder.name}.safetensors"
+        packed.save(network, path)
+        return [path]
+    dataset = run.dataset(device="cpu", data_dir=data_dir, offline=offline)
+    count = VECTORS[format] if options.vectors is None else options.vectors
+    images = dataset.test.images.numpy()[: count or None]
+    labels = dataset.test.labels.numpy()[: count or None]
+    if format == "mem":
+        return memory.write(network, to, images, labels, state_bits=options.state_bits)
+    learning = None
+    if options.momentum_bits is not None:
+        learning = FixedRule(learning_rule(run.recipe, len(run.metrics)), options.momentum_bits)
+    return c_program.write(
+        network, to, images, labels, state_bits=options.state_bits, learning=learning
+    )
+
+
+def learning_rule(recipe: Recipe, epochs_done: int = 0) -> Rule:
+    """What a recipe says about learning, with the rates due after so many epochs."""
+    keys, rates = recipe.learning, recipe.optimizer
+    if keys.method != "ep":
+        raise BinepError(f"learning in C by {keys.method!r}: allowed is learning.method='ep'")
+    if rates.gamma is None or rates.tau is None or rates.lr_bias is None:
+        raise BinepError("learning in C needs optimizer.gamma, tau and lr_bias")
+
+    def due(name: str) -> tuple[float, ...]:
+        factor = getattr(recipe.schedule, name).at_epoch(epochs_done)
+        return tuple(value * factor for value in getattr(rates, name))
+
+    return Rule(
+        nudged_steps=keys.nudged_steps,
+        beta=keys.beta,
+        sign=keys.sign,
+        nudge=keys.nudge,
+        gamma=due("gamma"),
+        tau=due("tau"),
+        lr_bias=due("lr_bias"),
+        batch_size=recipe.training.batch_size,
+    )
 
 
 def store(

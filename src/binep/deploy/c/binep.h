@@ -1,0 +1,51 @@
+/* A trained network: relaxation, prediction and, if exported with it, learning. See README.md. */
+#ifndef BINEP_H
+#define BINEP_H
+
+#include <stdint.h>
+
+#include "network.h"
+
+/* The neurons of a layer that relaxes: where they and their bits begin. */
+struct binep_layer {
+    int32_t first, count;
+    int32_t first_word, words;
+    int32_t channels, rows, cols;
+};
+
+/* The synapses between a layer and the one above it. Row i holds the bits of neuron (dense) or
+   channel (conv) i above, 1 for +1 and 0 for -1, lowest bit first. */
+struct binep_coupling {
+    int32_t conv;
+    int32_t below, above, rows, cols; /* channels below and above, rows and columns below */
+    int32_t kernel, padding, pool;
+    int32_t map_cols, out_rows, out_cols; /* of the convolution, and of its pools */
+    int32_t synapses, words;              /* of a row */
+    int32_t gains;                        /* 1, or one for each channel above */
+    BINEP_STORED uint32_t *weights;       /* (above, words); NULL where weights are real */
+    const float *real;                    /* (above, synapses); NULL where they are binary */
+    const binep_parameter *gain;          /* up: of the first coupling divided by 255 */
+    const binep_parameter *gain_down;
+    BINEP_STORED binep_parameter *bias; /* (above) */
+};
+
+extern const struct binep_layer binep_layers[BINEP_LAYERS];
+extern const struct binep_coupling binep_couplings[BINEP_COUPLINGS];
+
+/* The class of an image of 8-bit pixels, (channels, rows, columns). */
+int32_t binep_predict(const uint8_t *image);
+
+/* Clamp an image and go to t = 0; then step. binep_states are those of all neurons, by layers. */
+void binep_start(const uint8_t *image);
+void binep_step(void);
+int32_t binep_read_out(void);
+extern binep_state binep_states[BINEP_NEURONS];
+
+#if BINEP_LEARNING
+/* One image with its label: both phases, the gradient, and Bop. */
+void binep_learn(const uint8_t *image, int32_t label);
+int32_t binep_flips(void);
+extern binep_momentum binep_momenta[BINEP_SYNAPSES];
+#endif
+
+#endif

@@ -1,0 +1,46 @@
+/* What learning shares with the relaxation in integers. */
+#ifndef BINEP_FIXED_H
+#define BINEP_FIXED_H
+
+#include "binep.h"
+
+extern uint32_t binep_bits[BINEP_WORDS];
+extern int32_t binep_switches[BINEP_NEURONS];
+
+/* A step with `nudge` added to the drives of the top layer. */
+void binep_step_nudged(const int64_t *nudge);
+/* Bring all drives up to date with the bits. */
+void binep_update_drives(void);
+/* Weights or biases were changed: nothing that was kept of them holds. */
+void binep_forget(void);
+
+static inline int32_t binep_bit(const uint32_t *bits, int32_t n) {
+    return (int32_t)(bits[n >> 5] >> (n & 31) & 1u);
+}
+
+#if defined(__GNUC__) && !defined(BINEP_POPCOUNT_TABLE)
+static inline int32_t binep_popcount(uint32_t word) {
+    return (int32_t)__builtin_popcount(word);
+}
+#else
+#define BINEP_TWO(n) n, n + 1, n + 1, n + 2
+#define BINEP_FOUR(n) BINEP_TWO(n), BINEP_TWO(n + 1), BINEP_TWO(n + 1), BINEP_TWO(n + 2)
+#define BINEP_SIX(n) BINEP_FOUR(n), BINEP_FOUR(n + 1), BINEP_FOUR(n + 1), BINEP_FOUR(n + 2)
+static const uint8_t binep_counts[256] = {BINEP_SIX(0), BINEP_SIX(1), BINEP_SIX(1), BINEP_SIX(2)};
+static inline int32_t binep_popcount(uint32_t word) {
+    return binep_counts[word & 255u] + binep_counts[word >> 8 & 255u] + binep_counts[word >> 16 & 255u]
+           + binep_counts[word >> 24];
+}
+#endif
+
+/* The position of the lowest bit that is set. */
+static inline int32_t binep_lowest(uint32_t word) {
+    return binep_popcount((word & (0u - word)) - 1u);
+}
+
+/* x / 2^n rounded down; C leaves >> of negative numbers to the compiler. */
+static inline int64_t binep_shift(int64_t x, int n) {
+    return x >= 0 ? x >> n : ~(~x >> n);
+}
+
+#endif

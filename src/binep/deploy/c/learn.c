@@ -1,0 +1,201 @@
+/* Learning on the chip: an image at a time, in integers.
+
+   The free phase, then the nudged one; the gradient of a synapse between two bits is ternary, two
+   ANDs and a subtraction; Bop adds it to an integer momentum of BINEP_MOMENTUM_BITS and flips the
+   weight once that exceeds a threshold and agrees with it in sign. */
+#include <string.h>
+
+#include "fixed.h"
+
+#define MOST (((int32_t)1 << (BINEP_MOMENTUM_BITS - 1)) - 1)
+
+binep_momentum binep_momenta[BINEP_SYNAPSES];
+
+/* Where a phase ended: what the gradient is taken of. */
+struct phase {
+    uint32_t bits[BINEP_WORDS];
+    int32_t switches[BINEP_NEURONS];
+};
+
+static struct phase base, nudged;
+static binep_state rest[BINEP_NEURONS];
+static int64_t nudge[BINEP_OUTPUTS];
+static int32_t contrast[BINEP_LONGEST_ROW];
+static uint32_t randomness = BINEP_SEED;
+static uint32_t images;
+static int32_t flips;
+
+/* xorshift32; bit 16 decides between +1 and -1. */
+static int32_t random_sign(void) {
+    randomness ^= randomness << 13;
+    randomness ^= randomness >> 17;
+    randomness ^= randomness << 5;
+    return (randomness >> 16 & 1u) ? 1 : -1;
+}
+
+static void keep(struct phase *to) {
+    memcpy(to->bits, binep_bits, sizeof to->bits);
+    memcpy(to->switches, binep_switches, sizeof to->switches);
+}
+
+/* beta (y - s), of which y is 1 for the neurons of the label. */
+static void pull(int32_t label, int32_t sign) {
+    const binep_state *s = binep_states + binep_layers[BINEP_LAYERS - 1].first;
+    for (int32_t j = 0; j < BINEP_OUTPUTS; j++) {
+        int64_t y = j / BINEP_PER_CLASS == label ? (int64_t)1 << BINEP_STATE_BITS : 0;
+        nudge[j] = binep_shift(sign * (int64_t)BINEP_BETA * (y - s[j]), BINEP_BETA_BITS);
+    }
+}
+
+static void relax_nudged(int32_t label, int32_t sign) {
+    pull(label, sign);
+    for (int32_t t = 0; t < BINEP_NUDGED_STEPS; t++) {
+        if (BINEP_LIVE && t)
+            pull(label, sign);
+        binep_step_nudged(nudge);
+    }
+}
+
+/* --- Bop ------------------------------------------------------------------------------------ */
+
+/* Add a gradient to the momentum of synapse j of row i; flip the weight if it is time. */
+static void learn_synapse(int32_t n, int32_t i, int32_t j, int32_t gradient) {
+    const struct binep_coupling *c = &binep_couplings[n];
+    binep_momentum *m = &binep_momenta[binep_first_synapse[n] + i * c->synapses + j];
+    int32_t next = *m + gradient;
+    next = next > MOST ? MOST : next < -MOST ? -MOST : next;
+    *m = (binep_momentum)next;
+    uint32_t *word = c->weights + (size_t)i * (size_t)c->words + (size_t)(j >> 5);
+    int32_t positive = (int32_t)(*word >> (j & 31) & 1u);
+    if (positive ? next > binep_flip_above[n] : next < -binep_flip_above[n]) {
+        *word ^= 1u << (j & 31);
+        flips++;
+    }
+}
+
+/* Between two layers of bits: g = (a_i & a_j nudged) - (a_i & a_j free), 32 synapses at a time. */
+static void learn_dense(int32_t n, int32_t direction) {
+    const struct binep_coupling *c = &binep_couplings[n];
+    const struct binep_layer *below = &binep_layers[n - 1], *above = &binep_layers[n];
+    for (int32_t i = 0; i < c->above; i++) {
+        uint32_t with = 0u - (uint32_t)binep_bit(nudged.bits + above->first_word, i);
+        uint32_t without = 0u - (uint32_t)binep_bit(base.bits + above->first_word, i);
+        for (int32_t w = 0; w < below->words; w++) {
+            uint32_t plus = with & nudged.bits[below->first_word + w];
+            uint32_t minus = without & base.bits[below->first_word + w];
+            for (uint32_t rest = plus ^ minus; rest; rest &= rest - 1u) {
+                int32_t b = binep_lowest(rest);
+                int32_t gradient = (int32_t)(plus >> b & 1u) - (int32_t)(minus >> b & 1u);
+                learn_synapse(n, i, 32 * w + b, direction * gradient);
+            }
+        }
+    }
+}
+
+/* From the pixels, of which the highest 8 - BINEP_PIXEL_SHIFT bits are taken. */
+static void learn_pixels(const uint8_t *image, int32_t direction) {
+    const struct binep_coupling *c = &binep_couplings[0];
+    for (int32_t i = 0; i < c->above; i++) {
+        int32_t change = binep_bit(nudged.bits, i) - binep_bit(base.bits, i);
+        for (int32_t j = 0; change && j < c->synapses; j++) {
+            int32_t pixel = image[j] >> BINEP_PIXEL_SHIFT;
+            if (pixel)
+                learn_synapse(0, i, j, direction * change * pixel);
+        }
+    }
+}
+
+/* Add what the window of a neuron above holds, in one phase, to the contrast of its channel. */
+static void correlate(int32_t n, const struct phase *phase, const uint8_t *image, int32_t i,
+                      int32_t amount) {
+    const struct binep_coupling *c = &binep_couplings[n];
+    int32_t place = phase->switches[binep_layers[n].first + i];
+    for (int32_t tap = 0; tap < c->kernel * c->kernel; tap++) {
+        int32_t y = place / c->map_cols + tap / c->kernel - c->padding;
+        int32_t x = place % c->map_cols + tap % c->kernel - c->padding;
+        if (y < 0 || y >= c->rows || x < 0 || x >= c->cols)
+            continue;
+        for (int32_t k = 0; k < c->below; k++) {
+            int32_t value = n == 0 ? image[(k * c->rows + y) * c->cols + x] >> BINEP_PIXEL_SHIFT
+                                   : binep_bit(phase->bits + binep_layers[n - 1].first_word,
+                                               (y * c->cols + x) * c->below + k);
+            contrast[tap * c->below + k] += amount * value;
+        }
+    }
+}
+
+static void learn_conv(int32_t n, const uint8_t *image, int32_t direction) {
+    const struct binep_coupling *c = &binep_couplings[n];
+    int32_t first = binep_layers[n].first_word;
+    for (int32_t channel = 0; channel < c->above; channel++) {
+        memset(contrast, 0, (size_t)c->synapses * sizeof contrast[0]);
+        for (int32_t place = 0; place < c->out_rows * c->out_cols; place++) {
+            int32_t i = place * c->above + channel;
+            if (binep_bit(nudged.bits + first, i))
+                correlate(n, &nudged, image, i, 1);
+            if (binep_bit(base.bits + first, i))
+                correlate(n, &base, image, i, -1);
+        }
+        for (int32_t j = 0; j < c->synapses; j++)
+            if (contrast[j])
+                learn_synapse(n, channel, j, direction * contrast[j]);
+    }
+}
+
+/* Biases follow the change of activity, channel by channel. */
+static void learn_bias(int32_t n, int32_t direction) {
+    const struct binep_coupling *c = &binep_couplings[n];
+    const struct binep_layer *l = &binep_layers[n];
+    for (int32_t i = 0; i < l->count; i++) {
+        int32_t change
+            = binep_bit(nudged.bits + l->first_word, i) - binep_bit(base.bits + l->first_word, i);
+        c->bias[i % c->above] -= direction * change * binep_bias_step[n];
+    }
+}
+
+/* Every so many images all momenta are halved: a leak. */
+static void leak(void) {
+    for (int32_t n = 0; n < BINEP_COUPLINGS; n++) {
+        int32_t count = binep_couplings[n].above * binep_couplings[n].synapses;
+        if (images % binep_half_life[n])
+            continue;
+        for (int32_t j = 0; j < count; j++) {
+            binep_momentum *m = &binep_momenta[binep_first_synapse[n] + j];
+            *m = (binep_momentum)(*m / 2);
+        }
+    }
+}
+
+void binep_learn(const uint8_t *image, int32_t label) {
+    int32_t sign = BINEP_RANDOM_SIGN ? random_sign() : BINEP_DIRECTION;
+    binep_start(image);
+    for (int32_t t = 0; t < BINEP_STEPS; t++)
+        binep_step();
+    keep(&base);
+    memcpy(rest, binep_states, sizeof rest);
+    relax_nudged(label, sign);
+    keep(&nudged);
+    if (BINEP_CENTERED) {
+        memcpy(binep_states, rest, sizeof rest);
+        memcpy(binep_bits, base.bits, sizeof base.bits);
+        binep_update_drives();
+        relax_nudged(label, -sign);
+        keep(&base);
+    }
+    for (int32_t n = 0; n < BINEP_COUPLINGS; n++) {
+        if (binep_couplings[n].conv)
+            learn_conv(n, image, -sign);
+        else if (n == 0)
+            learn_pixels(image, -sign);
+        else
+            learn_dense(n, -sign);
+        learn_bias(n, -sign);
+    }
+    images++;
+    leak();
+    binep_forget();
+}
+
+int32_t binep_flips(void) {
+    return flips;
+}

@@ -1,0 +1,378 @@
+"""Export to C: the program of `c/` and a network written as data for it.
+
+Everything that is code stands in `c/`; what is written here are constants. A network that can runs
+in integers (`fixed`), any other in float32.
+"""
+
+import json
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+
+from binep.deploy import fixed, layout
+from binep.deploy.fixed import PARAMETER_BITS, STATE_BITS, Decisions, FixedNetwork
+from binep.deploy.learning import BETA_BITS, FixedRule
+from binep.deploy.runtime import Runtime
+from binep.deploy.stored import Array, Shape, StoredCoupling, StoredNetwork
+from binep.errors import BinepError
+from binep.files import make_folder, write_whole
+
+_COLUMNS = 8
+
+
+def write(
+    network: StoredNetwork,
+    to: Path,
+    images: Array,
+    labels: Array,
+    *,
+    state_bits: int = STATE_BITS,
+    learning: FixedRule | None = None,
+) -> list[Path]:
+    """Write the program, its test vectors and a README into a folder; returns the files.
+
+    Args:
+        images, labels: of the test vectors, uint8 (count, *image shape) and integers (count,).
+        learning: with it the program can go on training.
+    """
+    reason = fixed.why_not(network)
+    if learning is not None and reason is not None:
+        raise BinepError(f"learning in C needs a network that runs in integers: {reason}")
+    whole = FixedNetwork(network, state_bits) if reason is None else None
+    floating = Runtime(network).predict(images)
+    expected = floating if whole is None else whole.predict(images)
+    files: dict[str, str | bytes] = {
+        "network.h": _header(network, whole, learning),
+        "network.c": "\n".join(_data(network, whole, learning)) + "\n",
+        "vectors.bin": vectors(images, labels, expected),
+        "README.md": _readme(network, whole, reason, floating, expected, learning),
+    }
+    names = ["binep.h", "main.c", "Makefile"]
+    names += ["float.c"] if whole is None else ["fixed.h", "fixed.c"]
+    names += ["learn.c"] if learning is not None else []
+    folder = resources.files("binep") / "deploy" / "c"
+    files |= {name: (folder / name).read_bytes() for name in names}
+    make_folder(to)
+    for name, content in files.items():
+        write_whole(to / name, content)
+    return [to / name for name in files]
+
+
+def vectors(images: Array, labels: Array, expected: Array) -> bytes:
+    """The file of test vectors that `main.c` documents."""
+    pixels = np.ascontiguousarray(images, np.uint8).reshape(len(images), -1)
+    head = b"BEPV" + np.array(pixels.shape, "<u4").tobytes()
+    classes = np.stack([labels, expected], 1).astype("<u2")
+    lines = np.concatenate([classes.view(np.uint8).reshape(len(images), 4), pixels], 1)
+    return head + lines.tobytes()
+
+
+# --- the header ---------------------------------------------------------------------------------
+
+
+def _header(network: StoredNetwork, whole: FixedNetwork | None, learning: FixedRule | None) -> str:
+    couplings, layers = network.couplings, network.layer_shapes
+    counts = [int(np.prod(shape)) for shape in layers]
+    rows = [coupling.fan_in for coupling in couplings]
+    names: dict[str, object] = {
+        "LAYERS": len(layers),
+        "COUPLINGS": len(couplings),
+        "INPUTS": int(np.prod(network.input_shape)),
+        "CHANNELS": network.image_shape[0],
+        "NEURONS": sum(counts),
+        "WORDS": sum(layout.words(count) for count in counts),
+        "ROW_WORDS": max(layout.words(row) for row in rows),
+        "LONGEST_ROW": max(rows),
+        "SYNAPSES": sum(coupling.above * coupling.fan_in for coupling in couplings),
+        "OUTPUTS": network.classes * network.per_class,
+        "CLASSES": network.classes,
+        "PER_CLASS": network.per_class,
+        "READ": network.per_class if network.readout == "average" else 1,
+        "STEPS": network.steps,
+        "LEARNING": int(learning is not None),
+    }
+    if whole is not None:
+        names |= {
+            "PARAMETER_BITS": PARAMETER_BITS,
+            "STATE_BITS": whole.state_bits,
+            "INITIAL_STATE": int(whole.initial((1,))[0]),
+            "PRINT_STATE": '"%lx"',
+            "AS_PRINTED(s)": "((unsigned long)(s))",
+        }
+        types = ["typedef int32_t binep_state;", "typedef int64_t binep_parameter;"]
+    else:
+        names |= {
+            "BINARY": int(network.binary),
+            "ENERGY": int(network.dynamics == "energy"),
+            "NORMALISED": int(network.mean is not None),
+            "INITIAL_STATE": _float(network.initial_state),
+            "THRESHOLD": _float(network.threshold),
+            "SIGMA": _float(network.sigma),
+            "SLOPE": _float(1 / (2 * network.sigma)),
+            "KEEP": _float(1 - network.dt),
+            "TAKE": _float(network.dt),
+            "PRINT_STATE": '"%a"',
+            "AS_PRINTED(s)": "((double)(s))",
+        }
+        wide = "double" if network.binary else "float"
+        types = [
+            "typedef float binep_state;",
+            "typedef float binep_parameter;",
+            f"typedef {wide} binep_wide;",
+        ]
+        if network.mean is not None:
+            channels = network.image_shape[0]
+            types += [f"extern const float binep_{each}[{channels}];" for each in ("mean", "std")]
+    if learning is not None:
+        rule, bits = learning.rule, learning.momentum_bits
+        width = next(width for width in (8, 16, 32) if bits <= width)
+        names |= {
+            "MOMENTUM_BITS": bits,
+            "NUDGED_STEPS": rule.nudged_steps,
+            "BETA": learning.beta,
+            "DIRECTION": learning.direction,
+            "BETA_BITS": BETA_BITS,
+            "LIVE": int(rule.nudge == "live"),
+            "RANDOM_SIGN": int(rule.sign == "random"),
+            "CENTERED": int(rule.sign == "centered"),
+            "PIXEL_SHIFT": learning.pixel_shift,
+            "SEED": f"{learning.seed}u",
+        }
+        types += [
+            f"typedef int{width}_t binep_momentum;",
+            "extern const int32_t binep_first_synapse[BINEP_COUPLINGS];",
+            "extern const int32_t binep_flip_above[BINEP_COUPLINGS];",
+            "extern const uint32_t binep_half_life[BINEP_COUPLINGS];",
+            "extern const int64_t binep_bias_step[BINEP_COUPLINGS];",
+        ]
+    stored = "" if learning is not None else "const"
+    lines = [
+        "/* Sizes and constants of this network. Generated: see README.md. */",
+        "#ifndef BINEP_NETWORK_H",
+        "#define BINEP_NETWORK_H",
+        "",
+        "#include <stdint.h>",
+        "",
+        *(f"#define BINEP_{name} {value}" for name, value in names.items()),
+        "/* Weights and biases stay as they are, unless they learn. */",
+        f"#define BINEP_STORED {stored}".rstrip(),
+        "",
+        *types,
+        "",
+        "#endif",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+# --- the data -----------------------------------------------------------------------------------
+
+
+def _data(
+    network: StoredNetwork, whole: FixedNetwork | None, learning: FixedRule | None
+) -> Iterator[str]:
+    """The lines of network.c."""
+    stored = "static" if learning is not None else "static const"
+    yield "/* The parameters of this network. Generated: see README.md. */"
+    yield "#include <stddef.h>\n"
+    yield '#include "binep.h"\n'
+    shapes = network.shapes
+    for n, coupling in enumerate(network.couplings):
+        values = coupling.signs if coupling.binary else coupling.weight
+        rows = layout.synapses(coupling, shapes[n], values)
+        if coupling.binary:
+            yield from _array(
+                f"{stored} uint32_t weights{n}", map(_word, layout.pack(rows > 0).flat)
+            )
+        else:
+            yield from _array(f"static const float weights{n}", map(_float, rows.flat))
+        kind = "float" if whole is None else "int64_t"
+        gain, gain_down, bias = _parameters(network, whole, n)
+        yield from _array(f"static const {kind} gain{n}", gain)
+        yield from _array(f"static const {kind} gain_down{n}", gain_down)
+        yield from _array(f"{stored} {kind} bias{n}", bias)
+    if whole is None and network.mean is not None and network.std is not None:
+        yield from _array("const float binep_mean", map(_float, network.mean))
+        yield from _array("const float binep_std", map(_float, network.std))
+    if learning is not None:
+        sizes = [coupling.above * coupling.fan_in for coupling in network.couplings]
+        begins = np.cumsum([0, *sizes[:-1]])
+        count = "[BINEP_COUPLINGS]"
+        yield from _array("const int32_t binep_first_synapse", map(str, begins), count)
+        yield from _array("const int32_t binep_flip_above", map(str, learning.flip_above), count)
+        lives = (f"{each}u" for each in learning.half_life)
+        yield from _array("const uint32_t binep_half_life", lives, count)
+        yield from _array("const int64_t binep_bias_step", map(_long, learning.bias_step), count)
+    yield "const struct binep_layer binep_layers[BINEP_LAYERS] = {"
+    first = first_word = 0
+    for shape in network.layer_shapes:
+        count, (channels, *side) = int(np.prod(shape)), shape
+        rows, cols = side or (1, 1)
+        words = layout.words(count)
+        yield f"    {{{first}, {count}, {first_word}, {words}, {channels}, {rows}, {cols}}},"
+        first, first_word = first + count, first_word + words
+    yield "};\n"
+    yield "const struct binep_coupling binep_couplings[BINEP_COUPLINGS] = {"
+    for n, coupling in enumerate(network.couplings):
+        numbers = ", ".join(map(str, _sizes(coupling, shapes[n])))
+        weights = f"weights{n}, NULL" if coupling.binary else f"NULL, weights{n}"
+        yield f"    {{{numbers}, {weights}, gain{n}, gain_down{n}, bias{n}}},"
+    yield "};"
+
+
+def _sizes(coupling: StoredCoupling, below_shape: Shape) -> list[int]:
+    """The numbers of a `struct binep_coupling`, in its order."""
+    conv = coupling.kind == "conv"
+    rows, cols = below_shape[1:] if conv else (1, 1)
+    map_cols = coupling.map_shape(below_shape)[2] if conv else 1
+    out_rows, out_cols = coupling.above_shape(below_shape)[1:] if conv else (1, 1)
+    return [
+        int(conv),
+        *(coupling.below, coupling.above, rows, cols),
+        *(coupling.kernel, coupling.padding, coupling.pool),
+        *(map_cols, out_rows, out_cols),
+        *(coupling.fan_in, layout.words(coupling.fan_in)),
+        coupling.scale.size if coupling.binary else 1,
+    ]
+
+
+def _parameters(
+    network: StoredNetwork, whole: FixedNetwork | None, n: int
+) -> tuple[Iterator[str], Iterator[str], Iterator[str]]:
+    """gain, gain_down and bias of a coupling as C."""
+    if whole is not None:
+        each = whole.gains[n], whole.gains_down[n], whole.biases[n]
+        gain, down, bias = (map(_long, np.ravel(values)) for values in each)
+        return gain, down, bias
+    coupling = network.couplings[n]
+    scale: Array = np.ravel(coupling.scale if coupling.binary else np.float32(1))
+    pixels = n == 0 and network.mean is None
+    up: Array = scale / np.float32(255) if pixels else scale
+    offset = np.zeros(coupling.above) if coupling.bias is None else coupling.bias
+    return map(_float, up), map(_float, scale), map(_float, offset)
+
+
+def _array(name: str, items: Iterator[str], size: str = "[]") -> Iterator[str]:
+    yield f"{name}{size} = {{"
+    line: list[str] = []
+    for item in items:
+        line.append(item)
+        if len(line) == _COLUMNS:
+            yield f"    {', '.join(line)},"
+            line = []
+    if line:
+        yield f"    {', '.join(line)},"
+    yield "};\n"
+
+
+def _word(value: int) -> str:
+    return f"0x{value:08x}u"
+
+
+def _long(value: int) -> str:
+    return f"INT64_C({int(value)})"
+
+
+def _float(value: float) -> str:
+    """A float32 exactly, in hexadecimal."""
+    return f"{float(np.float32(value)).hex()}f"
+
+
+# --- the README ---------------------------------------------------------------------------------
+
+
+def _readme(
+    network: StoredNetwork,
+    whole: FixedNetwork | None,
+    reason: str | None,
+    floating: Array,
+    expected: Array,
+    learning: FixedRule | None,
+) -> str:
+    text = (resources.files("binep") / "deploy" / "c" / "README.md").read_text("utf-8")
+    layers = " - ".join("x".join(map(str, shape)) for shape in network.shapes)
+    arithmetic = _in_floats(reason) if whole is None else _in_integers(whole, floating, expected)
+    values = {
+        "LAYERS": layers,
+        "STEPS": str(network.steps),
+        "READOUT": network.readout,
+        "COUNT": str(len(expected)),
+        "ORIGIN": json.dumps(network.origin, indent=1),
+        "ARITHMETIC": arithmetic,
+        "LEARNING": "" if learning is None else _about_learning(learning),
+    }
+    for name, value in values.items():
+        text = text.replace(f"@{name}@", value)
+    return text
+
+
+def _in_floats(reason: str | None) -> str:
+    return (
+        f"This network runs in float32 (`float.c`), not in integers: {reason}. The order of "
+        "arithmetic is the training network's, but sums of real numbers run one by one, so that "
+        "states agree to rounding only. Compile without fused multiply-add, as the Makefile does."
+    )
+
+
+def _in_integers(whole: FixedNetwork, floating: Array, expected: Array) -> str:
+    differ = int((floating != expected).sum())
+    lines = [
+        "This network runs in integers (`fixed.c`); no floating point is used in its relaxation.",
+        "",
+        "| value | width | unit |",
+        "|---|---|---|",
+        "| sum over synapses | 32 bits, signed | 1 (1/255 from pixels: its scale is divided) |",
+        f"| scale, bias, drive | 64 bits, signed | 2^-{PARAMETER_BITS} |",
+        f"| drive on a state | 32 bits, signed, kept in [-1, 2] | 2^-{whole.state_bits} |",
+        f"| state | {whole.state_bits + 1} bits of 32, in [0, 1] | 2^-{whole.state_bits} |",
+        "",
+        "A step is `s = floor((s + drive) / 2)`, kept in [0, 1]; a neuron sends 1 where",
+        "`s >= 1/2`. A drive beyond -1 or 2 takes any state to 0 or 1 at once, so keeping it there",
+        "changes nothing. For a convolution the scales of the channels stand inside the sum that",
+        "goes down: they are added up as integers, exactly.",
+        "",
+        f"Test vectors on which this gives another class than the float32 network: {differ} of "
+        f"{len(expected)}.",
+        "",
+        "Whether a neuron at rest is on, `drive >= 1/2`, compared with float32 for every sum that",
+        "it can receive:",
+        "",
+        "| layer | neurons compared | cases | decided otherwise by float32's rounding |",
+        "|---|---|---|---|",
+        *(_decisions(each) for each in fixed.compare_decisions(whole)),
+    ]
+    return "\n".join(lines)
+
+
+def _decisions(found: Decisions) -> str:
+    differ = (
+        f"{found.differ}, all within {found.margin:.1e} of the threshold" if found.differ else "0"
+    )
+    return f"| {found.layer} | {found.neurons} | {found.cases} | {differ} |"
+
+
+def _about_learning(learning: FixedRule) -> str:
+    rule = learning.rule
+    return "\n".join(
+        [
+            "",
+            "## Learning",
+            "",
+            "`binep_learn(image, label)` goes on training, an image at a time (`learn.c`): weights",
+            "and biases are then variables, and every synapse has a momentum of "
+            f"{learning.momentum_bits} bits.",
+            "",
+            f"- nudged phase: {rule.nudged_steps} steps, beta {rule.beta:g} "
+            f"({rule.sign} sign, {rule.nudge} nudge), {BETA_BITS} fractional bits",
+            "- momentum: one image's gradient is added; from pixels "
+            f"{8 - learning.pixel_shift} bits of each",
+            f"- a weight flips above a momentum of {learning.flip_above}, one number a coupling",
+            f"- momenta are halved every {learning.half_life} images: Bop's decay",
+            f"- biases move by {learning.bias_step} units for each neuron that changed",
+            "- scales stay as they are",
+            "",
+            "`binep vectors.bin learn OUT` learns all vectors and writes what was learnt.",
+        ]
+    )

@@ -1,0 +1,259 @@
+"""The network in integers: a relaxation without floating point, for hardware and for the C program.
+
+Possible for binary weights and activations under energy-based dynamics with `dt = 1/2`, 8-bit
+pixels, and a window `rho'` that is always 1. With P = `PARAMETER_BITS` and F = `state_bits`:
+
+    gain, bias      round(2^P value)                               signed, 64 bits
+    drive           gain n + bias + down, exact                    signed, 64 bits
+    D               floor(drive / 2^(P - F)), kept in [-2^F, 2^(F+1)]
+    s               floor((s + D) / 2), kept in [0, 2^F]           F + 1 bits
+    activity        [s >= 2^(F-1)]
+
+A drive beyond -1 or 2 takes any state to 0 or 1 in one step: keeping it there changes nothing. The
+gains of float32 networks above 2^-17 are exact with P = 40, so that nothing is rounded but F bits
+of a state; float32 itself rounds more often. Resting decisions are compared with float32's, for
+every sum that can occur, by `compare_decisions`.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from binep.deploy.relaxing import Batch, State
+from binep.deploy.stored import Array, Shape, StoredCoupling, StoredNetwork
+from binep.deploy.sums import Sums, find_kernels
+from binep.errors import BinepError
+
+PARAMETER_BITS = 40
+STATE_BITS = 24
+# With more, s + D would not fit into 32 bits.
+MOST_STATE_BITS = 29
+# Up to here float64 holds sums exactly, which convolutions are taken in.
+_LARGEST_DRIVE = 2.0**52
+# Decisions compared one by one; beyond this, a sample of the neurons.
+_MOST_THRESHOLDS = 2**22
+
+_LEVELS = 255
+_BATCH = 256
+
+
+def why_not(network: StoredNetwork) -> str | None:
+    """Why a network cannot run in integers, in a few words; None if it can."""
+    if not network.binary:
+        return "its activations are real numbers"
+    if not all(coupling.binary for coupling in network.couplings):
+        return "it has real weights"
+    if network.dt != 0.5:
+        return f"its time step is {network.dt:g}: only dt = 1/2 is a shift"
+    if network.threshold != 0.5 or network.sigma != 0.5:
+        return "its pseudo-derivative is not 1 everywhere: that takes threshold = sigma = 1/2"
+    if network.mean is not None:
+        return "its input is normalised, not 8-bit pixels"
+    if not 0 <= network.initial_state <= 1:
+        return f"its states start at {network.initial_state:g}, outside [0, 1]"
+    return None
+
+
+def gain_of(network: StoredNetwork, n: int) -> Array:
+    """What the sums of coupling n are multiplied by on the way up: float32, () or (above,)."""
+    scale = network.couplings[n].scale
+    return scale / np.float32(_LEVELS) if n == 0 else scale
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """How the resting decisions of one layer, `drive >= 1/2`, compare with float32's.
+
+    Attributes:
+        layer: counted from 1. neurons: how many of them were compared, all unless they are many.
+        cases: combinations of a neuron and of the sums that it can receive.
+        differ: those in which float32's rounding decides otherwise.
+        margin: how far from 1/2 the exact drive of such a case is at most.
+    """
+
+    layer: int
+    neurons: int
+    cases: int
+    differ: int
+    margin: float
+
+
+class FixedNetwork:
+    """A network in integers: `predict` and `relax` as in `Runtime`, states as integers."""
+
+    def __init__(
+        self, network: StoredNetwork, state_bits: int = STATE_BITS, *, kernels: bool = True
+    ) -> None:
+        reason = why_not(network)
+        if reason is not None:
+            raise BinepError(f"this network does not run in integers: {reason}")
+        if not isinstance(state_bits, int) or not 2 <= state_bits <= MOST_STATE_BITS:
+            raise BinepError(f"state bits {state_bits!r}: allowed are 2 to {MOST_STATE_BITS}")
+        self.network, self.state_bits = network, state_bits
+        self.gains = [_fixed(gain_of(network, n)) for n in range(len(network.couplings))]
+        self.gains_down = [_fixed(coupling.scale) for coupling in network.couplings]
+        self.biases = [_bias(coupling) for coupling in network.couplings]
+        self._kernels = find_kernels() if kernels else None
+        self._check_range()
+
+    def _check_range(self) -> None:
+        for n, coupling in enumerate(self.network.couplings):
+            pixels = _LEVELS if n == 0 else 1
+            sums = [
+                float(np.abs(self.gains[n]).max()) * coupling.fan_in * pixels,
+                float(np.abs(self.gains_down[n]).sum()) * coupling.above * coupling.kernel**2,
+                float(np.abs(self.biases[n]).max()),
+            ]
+            if sum(sums) >= _LARGEST_DRIVE:
+                raise BinepError(
+                    f"coupling {n}: drives up to {sum(sums) / 2**PARAMETER_BITS:.3g} do not fit "
+                    f"into integers, allowed is below {_LARGEST_DRIVE / 2**PARAMETER_BITS:g}"
+                )
+
+    @property
+    def half(self) -> int:
+        """The threshold, 1/2."""
+        return 1 << (self.state_bits - 1)
+
+    def predict(self, images: Array, readout: str | None = None) -> Array:
+        """Class indices, int64 (batch,)."""
+        found = [
+            self.network.scores(state[-1], readout).argmax(1) for state in self._relaxed(images)
+        ]
+        return np.concatenate(found)
+
+    def relax(self, images: Array) -> State:
+        """The states after T steps, int64 (batch, *layer)."""
+        return [np.concatenate(layer) for layer in zip(*self._relaxed(images), strict=True)]
+
+    def trace(self, images: Array) -> Iterator[State]:
+        """The states at t = 0, 1, ..., T."""
+        batch = self.begin(images)
+        yield list(batch.state)
+        for _ in range(self.network.steps):
+            batch.step()
+            yield list(batch.state)
+
+    def begin(self, images: Array) -> Batch:
+        """A mini-batch of pixels at t = 0."""
+        x = self.network.inputs(images)
+        if x.dtype != np.uint8:
+            raise BinepError(f"images of dtype {x.dtype}: integers need uint8 pixels")
+        return Batch(self.network, self, self.sums(), x)
+
+    def sums(self) -> list[Sums]:
+        """The sums of all couplings, of their present weights."""
+        shapes = self.network.shapes
+        return [
+            Sums(coupling, shapes[n], self._kernels)
+            for n, coupling in enumerate(self.network.couplings)
+        ]
+
+    def _relaxed(self, images: Array) -> Iterator[State]:
+        x, sums = self.network.inputs(images), self.sums()
+        for begin in range(0, len(x), _BATCH):
+            batch = Batch(self.network, self, sums, x[begin : begin + _BATCH])
+            for _ in range(self.network.steps):
+                if not batch.step():
+                    break
+            yield list(batch.state)
+
+    # --- arithmetic: see `relaxing.Arithmetic` ------------------------------------------------
+
+    def initial(self, shape: Shape) -> Array:
+        return np.full(shape, round(self.network.initial_state * 2**self.state_bits), np.int64)
+
+    def activity(self, s: Array) -> Array:
+        return s >= self.half
+
+    def up(self, n: int, sums: Array, below: Array) -> Array:
+        shape = (-1, 1, 1) if self.network.couplings[n].kind == "conv" else (-1,)
+        gain, bias = self.gains[n].reshape(shape), self.biases[n].reshape(shape)
+        return gain * sums.astype(np.int64) + bias
+
+    def down(self, n: int, sums: Sums, above: Array, switches: Array | None) -> Array:
+        gain = self.gains_down[n]
+        if sums.coupling.kind == "dense":
+            return gain * sums.down(above).astype(np.int64)
+        return sums.down_scaled(above, switches, gain.astype(np.float64)).astype(np.int64)
+
+    def advance(self, s: Array, drive: Array, nudge: Array | None = None) -> Array:
+        force = drive >> (PARAMETER_BITS - self.state_bits)
+        if nudge is not None:
+            force = force + nudge
+        one = 1 << self.state_bits
+        return ((s + force.clip(-one, 2 * one)) >> 1).clip(0, one)
+
+
+def _fixed(values: Array) -> Array:
+    """Float32 parameters in units of 2^-P, int64."""
+    return np.rint(np.asarray(values, np.float64) * 2.0**PARAMETER_BITS).astype(np.int64)
+
+
+def _bias(coupling: StoredCoupling) -> Array:
+    return _fixed(np.zeros(coupling.above) if coupling.bias is None else coupling.bias)
+
+
+# --- the same decisions as float32? -------------------------------------------------------------
+
+
+def compare_decisions(fixed: FixedNetwork) -> list[Decisions]:
+    """Compare `drive >= 1/2` in integers and in float32, for every sum that a neuron can receive.
+
+    Both are monotonous in the sum from below, so that each is a threshold on that integer: one for
+    each neuron and each sum from above. Finding all of them compares all cases. Where the layer
+    above is a convolution, what comes down is not one integer: such layers are compared without it.
+    """
+    return [_compare_layer(fixed, n) for n in range(len(fixed.network.couplings))]
+
+
+def _compare_layer(fixed: FixedNetwork, n: int) -> Decisions:
+    network = fixed.network
+    couplings = network.couplings
+    coupling = couplings[n]
+    above = couplings[n + 1] if n + 1 < len(couplings) else None
+    reach = above.above if above is not None and above.kind == "dense" else 0
+    from_above = np.arange(-reach, reach + 1)
+    count = max(1, min(coupling.above, _MOST_THRESHOLDS // len(from_above)))
+    neurons = np.unique(np.linspace(0, coupling.above - 1, count).round().astype(int))
+    gain = np.broadcast_to(gain_of(network, n), (coupling.above,))[neurons, None]
+    bias = 0 if coupling.bias is None else coupling.bias[neurons, None]
+    whole_gain = np.broadcast_to(fixed.gains[n], (coupling.above,))[neurons, None]
+    whole_bias = fixed.biases[n][neurons, None]
+    down, whole_down = np.float32(0), np.int64(0)
+    if above is not None and reach:
+        down = above.scale * from_above.astype(np.float32)
+        whole_down = fixed.gains_down[n + 1] * from_above
+
+    def floating(sums: Array) -> Array:
+        return (gain * sums.astype(np.float32) + bias) + down
+
+    def integer(sums: Array) -> Array:
+        return whole_gain * sums + whole_bias + whole_down
+
+    limit = coupling.fan_in * (_LEVELS if n == 0 else 1)
+    half = 1 << (PARAMETER_BITS - 1)
+    shape = (len(neurons), len(from_above))
+    float_at = _first(lambda sums: floating(sums) >= np.float32(0.5), limit, shape)
+    whole_at = _first(lambda sums: integer(sums) >= half, limit, shape)
+    gap = np.abs(float_at - whole_at)
+    far = np.abs(integer(np.minimum(float_at, whole_at)) - half)[gap > 0]
+    return Decisions(
+        layer=n + 1,
+        neurons=len(neurons),
+        cases=len(neurons) * len(from_above) * (2 * limit + 1),
+        differ=int(gap.sum()),
+        margin=float(far.max() / 2**PARAMETER_BITS) if len(far) else 0.0,
+    )
+
+
+def _first(holds: Callable[[Array], Array], limit: int, shape: Shape) -> Array:
+    """The smallest sum in -limit..limit for which a monotonous condition holds, else limit + 1."""
+    low, high = np.full(shape, -limit), np.full(shape, limit + 1)
+    while (low < high).any():
+        middle = (low + high) >> 1
+        yes = holds(middle) & (middle <= limit)
+        high = np.where(yes, middle, high)
+        low = np.where(yes | (low >= high), low, np.minimum(middle + 1, high))
+    return low

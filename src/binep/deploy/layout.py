@@ -1,0 +1,59 @@
+"""The order of neurons and synapses in hardware: in the C program and in memory images.
+
+Neurons of a layer are numbered position by position (row by row), and channel by channel within a
+position; a vector is one position of many channels. The synapses of a neuron above a dense coupling
+run over the layer below in that order; those of a convolution over the kernel, row by row, and over
+the channels below within a place of it. The pixels of a vector keep their own order.
+"""
+
+import numpy as np
+
+from binep.deploy.stored import Array, Shape, StoredCoupling
+
+WORD = 32
+
+
+def words(bits: int) -> int:
+    """Words of 32 bits that so many bits take."""
+    return -(-bits // WORD)
+
+
+def neurons(layer: Array) -> Array:
+    """A layer, (batch, features) or (batch, channels, rows, cols), in order: (batch, neurons)."""
+    if layer.ndim == 4:
+        layer = layer.transpose(0, 2, 3, 1)
+    return np.ascontiguousarray(layer.reshape(len(layer), -1))
+
+
+def synapses(coupling: StoredCoupling, below_shape: Shape, values: Array) -> Array:
+    """Values shaped like a coupling's weight, in order: (above, synapses of a neuron)."""
+    if coupling.kind == "conv":
+        values = values.transpose(0, 2, 3, 1)
+    elif len(below_shape) == 3:
+        values = values.reshape(coupling.above, *below_shape).transpose(0, 2, 3, 1)
+    return np.ascontiguousarray(values.reshape(coupling.above, -1))
+
+
+def in_torch_order(coupling: StoredCoupling, below_shape: Shape, rows: Array) -> Array:
+    """The inverse of `synapses`: rows back to the shape of the weight."""
+    if coupling.kind == "conv":
+        side = coupling.kernel
+        return rows.reshape(coupling.above, side, side, coupling.below).transpose(0, 3, 1, 2)
+    if len(below_shape) == 3:
+        channels, height, width = below_shape
+        rows = rows.reshape(coupling.above, height, width, channels).transpose(0, 3, 1, 2)
+    return rows.reshape(coupling.weight_shape)
+
+
+def pack(bits: Array) -> Array:
+    """Booleans, (..., n), as words of 32 bits, bit 0 first: uint32 (..., words)."""
+    room = np.zeros((*bits.shape[:-1], 4 * words(bits.shape[-1])), np.uint8)
+    packed = np.packbits(bits, axis=-1, bitorder="little")
+    room[..., : packed.shape[-1]] = packed
+    return room.view("<u4")
+
+
+def unpack(packed: Array, count: int) -> Array:
+    """The inverse of `pack`: booleans, (..., count)."""
+    content = np.ascontiguousarray(packed, "<u4").view(np.uint8)
+    return np.unpackbits(content, axis=-1, bitorder="little")[..., :count].astype(bool)

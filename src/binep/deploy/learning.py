@@ -1,0 +1,239 @@
+"""Learning in integers, an image at a time: the definition of what the C program learns.
+
+    M <- M - sign(beta) (nudged - free correlation)        one image's gradient
+    flip w  where |M| > Theta and sign(M) = sign(w)        Theta = tau |beta| batch size / gamma
+
+so M counts units of `gamma / (|beta| batch size)`, as Bop does over a mini-batch. Between bits the
+correlation is ternary; from pixels it is 8-bit, and its Theta 255 times larger. M
+is a signed integer of `momentum_bits`, saturating; where it is too narrow for Theta of the pixels,
+only their highest bits are taken. Bop's decay is a halving of M every `half_life` images. Biases
+move by a fixed step with the change of activity; scales stay. With centered nudges the free
+correlation is replaced by that under -beta, and `|beta|` by twice itself.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from binep.deploy import layout
+from binep.deploy.fixed import PARAMETER_BITS, FixedNetwork
+from binep.deploy.relaxing import Batch
+from binep.deploy.stored import Array, StoredCoupling, StoredNetwork
+from binep.errors import BinepError
+
+BETA_BITS = 16
+SEED = 2463534242
+_LEVELS = 255
+_MOST_MOMENTUM_BITS = 31
+_PIXEL_BITS = 8
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a recipe says about learning, one entry a coupling where it is a tuple."""
+
+    nudged_steps: int
+    beta: float
+    sign: str
+    nudge: str
+    gamma: tuple[float, ...]
+    tau: tuple[float, ...]
+    lr_bias: tuple[float, ...]
+    batch_size: int
+
+
+@dataclass(frozen=True)
+class FixedRule:
+    """The same in integers; see the module."""
+
+    rule: Rule
+    momentum_bits: int = 16
+    seed: int = SEED
+
+    def __post_init__(self) -> None:
+        bits = self.momentum_bits
+        if not isinstance(bits, int) or not 2 <= bits <= _MOST_MOMENTUM_BITS:
+            raise BinepError(f"momentum bits {bits!r}: allowed are 2 to {_MOST_MOMENTUM_BITS}")
+        for n, threshold in enumerate(self.flip_above):
+            if threshold >= self.most:
+                needed = math.ceil(math.log2(threshold + 2)) + 1
+                raise BinepError(
+                    f"momentum bits {bits}: coupling {n} flips above {threshold}, which takes at "
+                    f"least {needed} bits"
+                )
+
+    @property
+    def most(self) -> int:
+        """The largest momentum; the smallest is its negative."""
+        return (1 << (self.momentum_bits - 1)) - 1
+
+    @property
+    def beta(self) -> int:
+        return round(abs(self.rule.beta) * 2**BETA_BITS)
+
+    @property
+    def direction(self) -> int:
+        """The sign of beta where it is not drawn."""
+        return 1 if self.rule.beta > 0 else -1
+
+    @property
+    def _span(self) -> float:
+        return abs(self.rule.beta) * (2 if self.rule.sign == "centered" else 1)
+
+    def _thresholds(self, shift: int) -> list[int]:
+        """Theta of every coupling; that of the pixels in units of 2^shift."""
+        rule, found = self.rule, []
+        for n, (gamma, tau) in enumerate(zip(rule.gamma, rule.tau, strict=True)):
+            levels = _LEVELS / 2**shift if n == 0 else 1
+            found.append(math.floor(tau * self._span * rule.batch_size / gamma * levels))
+        return found
+
+    @cached_property
+    def pixel_shift(self) -> int:
+        """How many low bits of a pixel are dropped, so that the momentum can hold its Theta."""
+        fits = (k for k in range(_PIXEL_BITS) if self._thresholds(k)[0] < self.most)
+        return next(fits, _PIXEL_BITS - 1)
+
+    @property
+    def flip_above(self) -> list[int]:
+        return self._thresholds(self.pixel_shift)
+
+    @property
+    def half_life(self) -> list[int]:
+        """Images after which a momentum is halved; at most what 31 bits hold."""
+        rule = self.rule
+        images = [rule.batch_size * math.log(2) / gamma for gamma in rule.gamma]
+        return [min(max(1, round(each)), 2**31 - 1) for each in images]
+
+    @property
+    def bias_step(self) -> list[int]:
+        scale = 2.0**PARAMETER_BITS / (self._span * self.rule.batch_size)
+        return [round(lr * scale) for lr in self.rule.lr_bias]
+
+
+@dataclass
+class Phase:
+    """Where a phase ended: bits, (layers), and switches, (couplings)."""
+
+    bits: list[Array]
+    switches: list[Array | None]
+
+
+class FixedLearner:
+    """A network that goes on learning, in integers.
+
+    `momenta` are integers shaped like the weights; weights and biases are those of `fixed`, and
+    change with every image.
+    """
+
+    def __init__(self, fixed: FixedNetwork, rule: FixedRule) -> None:
+        self.fixed, self.rule = fixed, rule
+        self.momenta = [np.zeros(c.weight_shape, np.int64) for c in fixed.network.couplings]
+        self.flips, self.images = 0, 0
+        self._random = rule.seed
+
+    @property
+    def network(self) -> StoredNetwork:
+        return self.fixed.network
+
+    def learn(self, image: Array, label: int) -> None:
+        """Learn one image of uint8 pixels, (*image shape)."""
+        rule = self.rule.rule
+        sign = self._draw_sign() if rule.sign == "random" else self.rule.direction
+        batch = self.fixed.begin(np.asarray(image)[None])
+        pixels = self.network.inputs(np.asarray(image)[None])
+        for _ in range(self.network.steps):
+            batch.step()
+        base, rest = self._phase(batch), [s.copy() for s in batch.state]
+        nudged = self._nudged(batch, label, sign)
+        if rule.sign == "centered":
+            batch.state = rest
+            base = self._nudged(batch, label, -sign)
+        self._update(pixels, nudged, base, -sign)
+
+    def _draw_sign(self) -> int:
+        """xorshift32; bit 16 decides."""
+        x = self._random
+        x ^= x << 13 & 0xFFFFFFFF
+        x ^= x >> 17
+        x ^= x << 5 & 0xFFFFFFFF
+        self._random = x
+        return 1 if x >> 16 & 1 else -1
+
+    def _phase(self, batch: Batch) -> Phase:
+        switches = batch.settle_switches()
+        return Phase([self.fixed.activity(s) for s in batch.state], switches)
+
+    def _nudged(self, batch: Batch, label: int, sign: int) -> Phase:
+        constant = self._pull(batch.state[-1], label, sign)
+        live = self.rule.rule.nudge == "live"
+        for _ in range(self.rule.rule.nudged_steps):
+            batch.step(self._pull(batch.state[-1], label, sign) if live else constant)
+        return self._phase(batch)
+
+    def _pull(self, top: Array, label: int, sign: int) -> Array:
+        """`beta (y - s)`."""
+        classes = np.arange(top.shape[1]) // self.network.per_class
+        target = np.where(classes == label, 1 << self.fixed.state_bits, 0)
+        return (sign * self.rule.beta * (target - top)) >> BETA_BITS
+
+    def _update(self, pixels: Array, nudged: Phase, base: Phase, direction: int) -> None:
+        rule, couplings = self.rule, list(self.network.couplings)
+        for n, coupling in enumerate(couplings):
+            below = (
+                [pixels >> rule.pixel_shift] * 2
+                if n == 0
+                else [nudged.bits[n - 1], base.bits[n - 1]]
+            )
+            contrast = _correlation(coupling, below[0], nudged.bits[n], nudged.switches[n])
+            contrast -= _correlation(coupling, below[1], base.bits[n], base.switches[n])
+            momentum = self.momenta[n]
+            momentum += direction * contrast
+            momentum.clip(-rule.most, rule.most, out=momentum)
+            flip = (np.abs(momentum) > rule.flip_above[n]) & (np.sign(momentum) == coupling.signs)
+            self.flips += int(flip.sum())
+            signs = np.where(flip, -coupling.signs, coupling.signs).astype(np.int8)
+            couplings[n] = replace(coupling, signs=signs)
+            change = nudged.bits[n][0].astype(np.int64) - base.bits[n][0]
+            if change.ndim == 3:
+                change = change.sum((1, 2))
+            self.fixed.biases[n] = self.fixed.biases[n] - direction * change * rule.bias_step[n]
+        self.fixed.network = replace(self.network, couplings=couplings)
+        self.images += 1
+        for n, images in enumerate(rule.half_life):
+            if self.images % images == 0:
+                momentum = self.momenta[n]
+                self.momenta[n] = np.sign(momentum) * (np.abs(momentum) // 2)
+
+
+def _correlation(
+    coupling: StoredCoupling, below: Array, above: Array, switches: Array | None
+) -> Array:
+    """`a_above a_below` of every synapse, for one sample: int64, shaped like the weight."""
+    values = below[0].astype(np.int64)
+    if coupling.kind == "dense":
+        return np.outer(above[0], values.reshape(-1)).astype(np.int64)
+    padding, side = coupling.padding, coupling.kernel
+    padded = np.pad(values, [(0, 0), (padding,) * 2, (padding,) * 2])
+    width = values.shape[2] + 2 * padding - side + 1
+    found = np.zeros(coupling.weight_shape, np.int64)
+    for channel, row, col in np.argwhere(above[0]):
+        place = row * width + col if switches is None else switches[0, channel, row, col]
+        y, x = divmod(int(place), width)
+        found[channel] += padded[:, y : y + side, x : x + side]
+    return found
+
+
+def learnt(learner: FixedLearner) -> list[tuple[Array, Array, Array]]:
+    """Weights (packed rows), biases and momenta of every coupling, in the order of hardware."""
+    shapes = learner.network.shapes
+    return [
+        (
+            layout.pack(layout.synapses(coupling, shapes[n], coupling.signs) > 0),
+            learner.fixed.biases[n],
+            layout.synapses(coupling, shapes[n], learner.momenta[n]),
+        )
+        for n, coupling in enumerate(learner.network.couplings)
+    ]

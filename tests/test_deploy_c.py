@@ -1,0 +1,199 @@
+"""The exported C: it compiles without a warning, runs clean, and computes what Python does."""
+
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from binep.deploy import c_program, layout
+from binep.deploy.export import store
+from binep.deploy.fixed import FixedNetwork
+from binep.deploy.learning import FixedLearner, FixedRule, learnt
+from binep.deploy.runtime import Runtime
+from binep.errors import BinepError
+from test_deploy_fixed import RULE
+from test_deploy_runtime import BINARY, REAL, build, images
+
+pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+
+STRICT = ["gcc", "-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-ffp-contract=off"]
+SANITIZED = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+
+
+def compile_in(folder: Path, *options: str) -> Path:
+    sources = sorted(path.name for path in folder.glob("*.c"))
+    command = [*STRICT, *(options or SANITIZED), "-o", "binep", *sources]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    return folder / "binep"
+
+
+def run(program: Path, *words: str) -> str:
+    command = [str(program), "vectors.bin", *words]
+    done = subprocess.run(command, cwd=program.parent, capture_output=True, text=True)
+    assert done.returncode == 0 and not done.stderr, done.stdout[-200:] + done.stderr
+    return done.stdout
+
+
+def exported(case: tuple, folder: Path, count: int = 12, **options):
+    recipe, network = build(*case)
+    stored, x = store(network, recipe), images(recipe, count).numpy()
+    labels = np.random.default_rng(0).integers(0, 10, count)
+    c_program.write(stored, folder, x, labels, **options)
+    return stored, x, labels
+
+
+@pytest.mark.parametrize("case", ["dense", "conv", "two conv", "wide padding"])
+def test_integer_states_are_pythons_at_every_step(case: str, tmp_path: Path):
+    stored, x, _ = exported(BINARY[case], tmp_path, 3)
+    lines = run(compile_in(tmp_path), "states").splitlines()
+    steps = stored.steps + 1
+    assert len(lines) == 3 * steps
+    found = np.array([[int(word, 16) for word in line.split()[2:]] for line in lines])
+    for t, state in enumerate(FixedNetwork(stored).trace(x)):
+        expected = np.concatenate([layout.neurons(layer) for layer in state], axis=1)
+        assert np.array_equal(found[t::steps], expected), t
+
+
+@pytest.mark.parametrize("case", ["dense, narrow window", "dense, other dt and threshold"])
+def test_binary_states_in_float32_are_those_of_the_runtime(case: str, tmp_path: Path):
+    stored, x, _ = exported(BINARY[case], tmp_path, 3)
+    lines = run(compile_in(tmp_path), "states").splitlines()
+    last = [line.split()[2:] for line in lines[stored.steps :: stored.steps + 1]]
+    found = np.array([[float.fromhex(word) for word in line] for line in last], np.float32)
+    expected = [layout.neurons(layer) for layer in Runtime(stored).relax(x)]
+    assert np.array_equal(found, np.concatenate(expected, axis=1))
+
+
+EVERY = [*(BINARY[name] for name in BINARY), *(REAL[name] for name in REAL)]
+NORMALISED = ("cifar10-conv-w", ["network.conv=[3]", "network.pool=8", "learning.free_steps=3"])
+
+
+@pytest.mark.parametrize("case", [*EVERY, NORMALISED], ids=lambda case: " ".join(case[1])[:40])
+def test_predictions_are_pythons_and_nothing_is_amiss(case: tuple, tmp_path: Path):
+    stored, x, _ = exported(case, tmp_path)
+    last = run(compile_in(tmp_path)).splitlines()
+    assert last[-1] == "12 vectors, 0 differ"
+    predicted = [int(line.split()[1]) for line in last[:-1]]
+    assert np.array_equal(predicted, Runtime(stored).predict(x))
+
+
+def test_a_tabulated_popcount_and_single_readout(tmp_path: Path):
+    recipe, network = build(*BINARY["two conv"])
+    stored, x = store(network, recipe, "single"), images(recipe, 30).numpy()
+    c_program.write(stored, tmp_path, x, np.zeros(30, int))
+    output = run(compile_in(tmp_path, "-O2", "-DBINEP_POPCOUNT_TABLE")).splitlines()
+    predicted = [int(line.split()[1]) for line in output[:-1]]
+    assert np.array_equal(predicted, Runtime(stored).predict(x, "single"))
+
+
+@pytest.mark.parametrize(
+    ("case", "changes", "bits"),
+    [
+        ("dense", {}, 16),
+        ("dense", {"sign": "centered", "nudge": "constant"}, 7),
+        ("dense", {"sign": "positive", "beta": -1.5, "gamma": (0.5, 0.5, 0.5)}, 31),
+        ("conv", {"nudge": "constant", "gamma": (1e-2, 1e-2)}, 16),
+        ("two conv", {"gamma": (0.3, 0.3, 0.3)}, 12),
+    ],
+)
+def test_a_hundred_images_teach_c_what_they_teach_python(
+    case: str, changes: dict, bits: int, tmp_path: Path
+):
+    layers = len(build(*BINARY[case])[1].couplings)
+    cut = {k: getattr(RULE, k)[:layers] for k in ("gamma", "tau", "lr_bias")}
+    tau = {"tau": tuple(0.1 * g for g in (changes.get("gamma") or cut["gamma"]))}
+    rule = FixedRule(replace(RULE, **{**cut, **tau, **changes}), bits)
+    stored, x, labels = exported(BINARY[case], tmp_path, 100, learning=rule)
+    run(compile_in(tmp_path, *SANITIZED), "learn", "learnt.bin")
+    learner = FixedLearner(FixedNetwork(stored), rule)
+    for image, label in zip(x, labels, strict=True):
+        learner.learn(image, label)
+    assert learner.flips > 20
+    expected = b"".join(
+        weights.tobytes() + biases.astype("<i8").tobytes() + momenta.astype("<i4").tobytes()
+        for weights, biases, momenta in learnt(learner)
+    )
+    assert (tmp_path / "learnt.bin").read_bytes() == expected
+    assert f"{learner.flips} flips" in run(tmp_path / "binep", "learn", "again.bin")
+
+
+def test_learning_goes_on_from_what_was_learnt(tmp_path: Path):
+    """Predictions after learning, in C, are those of the Python model after learning."""
+    rule = FixedRule(replace(RULE, gamma=(1e-2,) * 3))
+    stored, x, labels = exported(BINARY["dense"], tmp_path, 20, learning=rule)
+    program = compile_in(tmp_path, "-O2")
+    assert "20 vectors, 0 differ" in run(program)
+    source = (tmp_path / "main.c").read_text()
+    both = source.replace(
+        "int32_t class = binep_predict(vector.pixels);",
+        "binep_learn(vector.pixels, vector.label);\nint32_t class = binep_predict(vector.pixels);",
+    )
+    (tmp_path / "main.c").write_text(both)
+    compile_in(tmp_path, "-O2")
+    done = subprocess.run([program, "vectors.bin"], cwd=tmp_path, capture_output=True, text=True)
+    found = [int(line.split()[1]) for line in done.stdout.splitlines()[:-1]]
+    learner, expected = FixedLearner(FixedNetwork(stored), rule), []
+    for image, label in zip(x, labels, strict=True):
+        learner.learn(image, label)
+        expected.append(int(learner.fixed.predict(image[None])[0]))
+    assert found == expected
+
+
+@pytest.mark.skipif(shutil.which("valgrind") is None, reason="needs valgrind")
+def test_valgrind_finds_nothing(tmp_path: Path):
+    exported(BINARY["two conv"], tmp_path, 3, learning=FixedRule(RULE))
+    program = compile_in(tmp_path, "-O1", "-g")
+    for words in ([], ["learn", "learnt.bin"]):
+        command = ["valgrind", "-q", "--error-exitcode=9", str(program), "vectors.bin", *words]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0 and not done.stderr, done.stderr
+
+
+def test_the_makefile_builds_and_checks(tmp_path: Path):
+    exported(BINARY["dense"], tmp_path)
+    done = subprocess.run(["make", "-s", "check"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0 and "12 vectors, 0 differ" in done.stdout, done.stderr
+
+
+def test_integer_programs_have_no_floating_point_in_them(tmp_path: Path):
+    exported(BINARY["two conv"], tmp_path, learning=FixedRule(RULE))
+    for path in tmp_path.glob("*.[ch]"):
+        code = re.sub(r"/\*.*?\*/", "", path.read_text(), flags=re.DOTALL)
+        if path.name not in ("main.c", "binep.h"):
+            assert not re.search(r"\b(float|double)\b|\d\.\d", code), path.name
+    assert not (tmp_path / "float.c").exists()
+
+
+def test_wrong_vectors_are_refused(tmp_path: Path):
+    exported(BINARY["dense"], tmp_path)
+    program = compile_in(tmp_path)
+    vectors = (tmp_path / "vectors.bin").read_bytes()
+    for content, message in [
+        (b"PK", "not a file of test vectors"),
+        (vectors[:-1], "the vectors end early"),
+        (vectors[:8] + b"\1\0\0\0" + vectors[12:], "for another network"),
+    ]:
+        (tmp_path / "wrong.bin").write_bytes(content)
+        done = subprocess.run([program, "wrong.bin"], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 2 and message in done.stderr
+
+
+def test_learning_needs_integers(tmp_path: Path):
+    with pytest.raises(BinepError, match="learning in C needs .* activations are real"):
+        exported(REAL["dense"], tmp_path, learning=FixedRule(RULE))
+
+
+def test_the_readme_says_how_decisions_compare(tmp_path: Path):
+    exported(BINARY["dense"], tmp_path)
+    text = (tmp_path / "README.md").read_text()
+    assert "another class than the float32 network: 0 of 12" in text
+    assert re.search(r"\| 3 \| 30 \| \d+ \| 0 \|", text)
+    assert "@" not in text
+    recipe, network = build(*REAL["dense"])
+    c_program.write(store(network, recipe), tmp_path / "real", images(recipe, 2).numpy(), [0, 1])
+    assert "activations are real" in (tmp_path / "real" / "README.md").read_text()

@@ -1,0 +1,148 @@
+"""The network in integers: what it approximates, where it is exact, and how it learns."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from binep.deploy.export import store
+from binep.deploy.fixed import FixedNetwork, compare_decisions, why_not
+from binep.deploy.learning import FixedLearner, FixedRule, Rule
+from binep.deploy.runtime import Runtime
+from binep.errors import BinepError
+from test_deploy_runtime import BINARY, REAL, build, images
+
+RULE = Rule(
+    nudged_steps=4,
+    beta=2.0,
+    sign="random",
+    nudge="live",
+    gamma=(1e-2, 1e-2, 1e-2),
+    tau=(1e-3, 1e-3, 1e-3),
+    lr_bias=(1e-3, 1e-3, 1e-3),
+    batch_size=16,
+)
+
+
+def fixed(case: str, state_bits: int = 24) -> FixedNetwork:
+    recipe, network = build(*BINARY[case])
+    return FixedNetwork(store(network, recipe), state_bits)
+
+
+@pytest.mark.parametrize("case", ["dense", "conv", "two conv"])
+def test_states_are_close_to_float32_and_predictions_equal(case: str):
+    whole = fixed(case)
+    runtime, x = Runtime(whole.network), images(build(*BINARY[case])[0], 100).numpy()
+    assert np.array_equal(whole.predict(x), runtime.predict(x))
+    assert np.array_equal(whole.predict(x, "single"), runtime.predict(x, "single"))
+    for mine, theirs in zip(whole.relax(x), runtime.relax(x), strict=True):
+        # Two roundings of float32 at 2^-24, halved and added up over the steps, or a bit that
+        # differs: then the prediction would most likely, too.
+        np.testing.assert_allclose(mine / 2**24, theirs, atol=1e-6)
+
+
+def test_a_step_by_hand():
+    """F = 4: s = floor((s + D) / 2) in units of 1/16, D kept in [-16, 32]."""
+    whole = fixed("dense", 4)
+    drive = np.array([0.5, -3.0, 7.0, 0.30]) * 2**40
+    step = whole.advance(np.array([16, 3, 1, 7]), drive.astype(np.int64))
+    assert step.tolist() == [12, 0, 16, 5]  # (16+8)/2, (3-16)/2, (1+32)/2, floor((7+4)/2)
+    assert whole.activity(np.array([7, 8])).tolist() == [False, True]
+    nudged = whole.advance(np.array([0]), drive[:1].astype(np.int64), nudge=np.array([3]))
+    assert nudged.tolist() == [5]
+
+
+def test_saturating_the_drive_changes_nothing():
+    whole = fixed("dense")
+    one = 1 << 24
+    s = np.arange(0, one + 1, 4099)
+    for force in (-5 * one, -one - 1, 2 * one + 1, 9 * one):
+        expected = ((s + force) >> 1).clip(0, one)
+        assert np.array_equal(whole.advance(s, np.full_like(s, force) << 16), expected)
+
+
+def test_all_resting_decisions_are_compared_with_float32():
+    recipe, network = build("digits-1fc-wa", ["network.dense=[20]", "network.per_class=2"])
+    whole = FixedNetwork(store(network, recipe))
+    hidden, top = compare_decisions(whole)
+    assert (hidden.cases, top.cases) == (20 * 41 * (2 * 64 * 255 + 1), 20 * 41)
+    assert top.differ == 0 and hidden.differ <= 1e-6 * hidden.cases
+    # The same count by brute force, for the top layer and an absurd bias that float32 rounds up.
+    coupling = whole.network.couplings[1]
+    scale, just_below = np.float32(0.25), np.float32(0.5) - np.float32(2**-25)
+    bias = np.full(20, just_below, np.float32)
+    sums = np.arange(-20, 21).astype(np.float32)[:, None]
+    couplings = [whole.network.couplings[0], replace(coupling, scale=scale, bias=bias)]
+    odd = FixedNetwork(replace(whole.network, couplings=couplings))
+    floating = scale * sums + bias >= np.float32(0.5)
+    integer = odd.gains[1] * sums.astype(int) + odd.biases[1] >= 1 << 39
+    assert compare_decisions(odd)[1].differ == int((floating != integer).sum())
+    near = replace(coupling, scale=scale, bias=np.full(20, np.float32(-1.5) + np.float32(2**-24)))
+    odd = FixedNetwork(replace(whole.network, couplings=[couplings[0], near]))
+    floating = scale * sums + near.bias >= np.float32(0.5)
+    integer = odd.gains[1] * sums.astype(int) + odd.biases[1] >= 1 << 39
+    assert compare_decisions(odd)[1].differ == int((floating != integer).sum())
+
+
+@pytest.mark.parametrize(
+    ("case", "reason"),
+    [
+        (REAL["dense"], "activations are real"),
+        (BINARY["dense, narrow window"], "pseudo-derivative"),
+        (BINARY["dense, other dt and threshold"], "dt = 1/2"),
+    ],
+)
+def test_what_cannot_run_in_integers_says_why(case, reason: str):
+    recipe, network = build(*case)
+    assert reason in str(why_not(store(network, recipe)))
+    with pytest.raises(BinepError, match=reason):
+        FixedNetwork(store(network, recipe))
+
+
+def test_widths_are_checked():
+    with pytest.raises(BinepError, match="state bits 30: allowed are 2 to 29"):
+        fixed("dense", 30)
+    with pytest.raises(BinepError, match=r"momentum bits 4: coupling 1 .* at least 11 bits"):
+        FixedRule(replace(RULE, tau=(1e-4, 0.2, 1e-4)), 4)
+    with pytest.raises(BinepError, match="momentum bits 1: allowed are 2 to 31"):
+        FixedRule(RULE, 1)
+
+
+def test_narrow_momenta_take_the_highest_bits_of_pixels():
+    rule = replace(RULE, tau=(1e-2, 1e-3, 1e-3))
+    assert FixedRule(rule, 16).flip_above == [32 * 255, 3, 3]
+    assert FixedRule(rule, 16).pixel_shift == 0
+    assert FixedRule(rule, 8).pixel_shift == 7 and FixedRule(rule, 8).flip_above[0] == 63
+
+
+def test_learning_flips_weights_and_finds_the_label():
+    """One image shown often: the momentum grows with the wrong synapses until they flip."""
+    whole = fixed("dense")
+    x = images(build(*BINARY["dense"])[0], 1).numpy()
+    label = int(whole.predict(x)[0] + 1) % 10
+    learner = FixedLearner(whole, FixedRule(replace(RULE, sign="positive")))
+    before = [c.signs.copy() for c in whole.network.couplings]
+    for _ in range(60):
+        learner.learn(x[0], label)
+    changed = sum(
+        int((b != c.signs).sum()) for b, c in zip(before, learner.network.couplings, strict=True)
+    )
+    assert 0 < changed <= learner.flips
+    assert learner.fixed.predict(x)[0] == label
+
+
+def test_momenta_saturate_and_leak():
+    whole = fixed("dense")
+    x = images(build(*BINARY["dense"])[0], 1).numpy()
+    rule = FixedRule(replace(RULE, sign="positive", tau=(1e-4, 1e-3, 1e-3)), 6)
+    learner = FixedLearner(whole, rule)
+    for _ in range(30):
+        learner.learn(x[0], 3)
+    assert max(int(np.abs(m).max()) for m in learner.momenta) <= rule.most
+    gamma = (0.99,) * 3
+    leaky = FixedLearner(fixed("dense"), FixedRule(replace(RULE, gamma=gamma, tau=(9.0,) * 3), 31))
+    for _ in range(30):
+        leaky.learn(x[0], 3)
+    # Halved every 11 images, a momentum from bits stays below 2 * 11 images' worth.
+    assert rule.half_life[0] > 1000 and leaky.rule.half_life == [11] * 3
+    assert 0 < np.abs(leaky.momenta[1]).max() <= 22
