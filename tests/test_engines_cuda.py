@@ -173,7 +173,7 @@ def test_two_colours_of_layers_relax_as_all_layers_at_once(steps: int):
 
 @pytest.mark.parametrize("kind", ["dense-w", "dense-wa", "conv-w"])
 def test_a_gamma_of_5e_8_still_accumulates(kind: str):
-    """The same gradient 10 times: its small steps add up, where half precision would lose them."""
+    """The same gradient 4 times: its small steps add up, where half precision would lose them."""
     net, engine = build(kind, CudaEngine, noise=0.0, sign="positive", learn_scale=False)
     for group in engine.optimizers.bop.param_groups:
         group.update(gamma=5e-8, tau=1.0)
@@ -186,9 +186,9 @@ def test_a_gamma_of_5e_8_still_accumulates(kind: str):
             engine.train(x.to(DEVICE), torch.arange(5, device=DEVICE) % 4)
         return [engine.optimizers.bop.momentum(c.signs).double() for c in net.couplings]
 
-    for once, often in zip(momenta_after(1), momenta_after(9), strict=True):
+    for once, often in zip(momenta_after(1), momenta_after(3), strict=True):
         assert 0 < once.abs().max() < 1e-6
-        torch.testing.assert_close(often, 10 * once, rtol=1e-4, atol=1e-14)
+        torch.testing.assert_close(often, 4 * once, rtol=1e-4, atol=1e-14)
 
 
 def test_real_weights_are_trained_too():

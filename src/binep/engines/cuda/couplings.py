@@ -9,11 +9,13 @@ from torch import Tensor
 from torch.nn.grad import conv2d_weight
 
 from binep.couplings import ConvPool, Dense, Shape
-from binep.engines.cuda.kernels import BLOCK, pool_kernel, unpool_kernel
+from binep.engines.cuda.convolving import conv_kernel, pool_kernel, unpool_kernel
+from binep.engines.cuda.kernels import BLOCK
 from binep.network import Network
 
 DIGIT_BITS = 10
 DIGITS = 3
+PROGRAMS = 96  # to keep most of a GPU's multiprocessors busy
 
 
 def dtype_of_bits(network: Network) -> torch.dtype:
@@ -86,13 +88,12 @@ class FastConv:
         self.map_shape = [
             side + 2 * coupling.padding - coupling.kernel + 1 for side in below_shape[1:]
         ]
-        self.above_shape = coupling.above_shape(below_shape)
-        kernel = coupling.synapses.kernel.detach()
-        self.kernel = torch.empty_like(kernel, dtype=dtype, memory_format=torch.channels_last)
-        # The transposed convolution is a plain one with the kernel turned: cuDNN does those faster.
-        self.turned = torch.empty_like(
-            kernel.transpose(0, 1).contiguous(), dtype=dtype, memory_format=torch.channels_last
-        )
+        self.below_shape, self.above_shape = below_shape, coupling.above_shape(below_shape)
+        # By taps, channels that are read, channels that are written; the transposed convolution
+        # is a plain one with the kernel turned.
+        kernel, side = coupling.synapses.kernel, coupling.kernel
+        self.kernel = kernel.new_empty(side, side, coupling.below, coupling.above, dtype=dtype)
+        self.turned = kernel.new_empty(side, side, coupling.above, coupling.below, dtype=dtype)
         self.factors: list[Tensor] = []
         self.unit: Tensor | None = None
 
@@ -107,31 +108,31 @@ class FastConv:
     def refresh(self) -> None:
         """Copy the kernel from the coupling's parameter, once for each direction."""
         kernel = self.coupling.synapses.kernel.detach()
-        self.kernel.copy_(kernel)
-        self.turned.copy_(kernel.transpose(0, 1).flip(2, 3))
+        self.kernel.copy_(kernel.permute(2, 3, 1, 0))
+        self.turned.copy_(kernel.flip(2, 3).permute(2, 3, 0, 1))
 
     def up(self, below: Tensor) -> tuple[Tensor, Tensor | None]:
         """Pooled sums and the winners' places, both (batch, *above), channels last."""
-        kernel = (
-            self.kernel if below.dtype == self.dtype else self.coupling.synapses.kernel.detach()
-        )
-        maps = F.conv2d(below, kernel, padding=self.coupling.padding)
-        maps = maps.contiguous(memory_format=torch.channels_last)
-        if self.coupling.pool == 1:
-            return maps, None
-        pooled = channels_last(len(below), self.above_shape, torch.float32, maps.device)
-        switches = channels_last(len(below), self.above_shape, torch.uint8, maps.device)
-        self._launch(pool_kernel, pooled.numel(), maps, pooled, switches)
+        pooled, switches, _ = self._pool(self._maps(below), None, None)
         return pooled, switches
+
+    def up_with_field(self, below: Tensor, above: Tensor, field: Tensor) -> Tensor:
+        """Pooled sums; `field` receives what `above` sends down through the winners' places."""
+        return self._pool(self._maps(below), above, field)[0]
+
+    def new_field(self, batch: int) -> Tensor:
+        """Room for `up_with_field`, zero where no pool reaches."""
+        shape = (self.coupling.above, *self.map_shape)
+        return channels_last(batch, shape, self.dtype, self.kernel.device).zero_()
 
     def down(self, above: Tensor, switches: Tensor | None) -> Tensor:
         """The drive on the layer below, scales included."""
         if self.unit is None:
-            return self._transpose(self._unpool(above, self.factors[0], switches, self.dtype))
+            return self.transpose(self._unpool(above, self.factors[0], switches, self.dtype))
         # Sums of float32 scales are exact in parts: three digits of each scale, added up apart as
         # integers, and put together in float64. See `ConvPool.down`.
         fields = [self._unpool(above, digit, switches, self.dtype) for digit in self.factors]
-        parts = self._transpose(torch.cat(fields)).double().chunk(DIGITS)
+        parts = self.transpose(torch.cat(fields)).double().chunk(DIGITS)
         total = parts[0]
         for part in parts[1:]:
             total = total * 2**DIGIT_BITS + part
@@ -139,23 +140,57 @@ class FastConv:
 
     def correlate(self, below: Tensor, above: Tensor, switches: Tensor | None) -> Tensor:
         maps = self._unpool(above, None, switches, torch.float32)
-        shape, padding = self.kernel.shape, self.coupling.padding
+        coupling = self.coupling
+        shape, padding = coupling.synapses.kernel.shape, coupling.padding
         return conv2d_weight(below.float(), shape, maps, padding=padding).contiguous()
 
-    def _transpose(self, maps: Tensor) -> Tensor:
+    def _maps(self, below: Tensor) -> Tensor:
+        """Sums before pooling, f32, (batch, above, *map_shape)."""
+        coupling = self.coupling
+        if below.dtype != self.dtype:
+            # Real numbers in full precision.
+            maps = F.conv2d(below, coupling.synapses.kernel.detach(), padding=coupling.padding)
+            return maps.contiguous(memory_format=torch.channels_last)
+        shape = (coupling.above, *self.map_shape)
+        maps = channels_last(len(below), shape, torch.float32, below.device)
+        convolve(below, self.kernel, coupling.padding, maps)
+        return maps
+
+    def transpose(self, maps: Tensor, **advance: Any) -> Tensor:
+        """The transposed convolution, f32; with `advance` the layer below moves, see `convolve`."""
+        drive = maps
+        if not advance:
+            drive = channels_last(len(maps), self.below_shape, torch.float32, maps.device)
         padding = self.coupling.kernel - 1 - self.coupling.padding
-        if padding < 0:
-            drive = F.conv_transpose2d(maps, self.kernel, padding=self.coupling.padding)
-        else:
-            drive = F.conv2d(maps, self.turned, padding=padding)
-        return drive.contiguous(memory_format=torch.channels_last)
+        convolve(maps, self.turned, padding, drive, **advance)
+        return drive
+
+    def _pool(
+        self, maps: Tensor, above: Tensor | None, field: Tensor | None
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        if self.coupling.pool == 1 and field is None:
+            return maps, None, None
+        pooled = channels_last(len(maps), self.above_shape, torch.float32, maps.device)
+        switches = torch.empty_like(pooled, dtype=torch.uint8)
+        sent = (maps, maps) if above is None else (above, self.factors[0])
+        target = maps if field is None else field
+        self._launch(
+            pool_kernel,
+            pooled.numel(),
+            maps,
+            *sent,
+            pooled,
+            switches,
+            target,
+            FIELD=field is not None,
+        )
+        return pooled, switches if self.coupling.pool > 1 else None, field
 
     def _unpool(
         self, above: Tensor, factor: Tensor | None, switches: Tensor | None, dtype: torch.dtype
     ) -> Tensor:
-        maps = channels_last(
-            len(above), (self.coupling.above, *self.map_shape), dtype, above.device
-        )
+        shape = (self.coupling.above, *self.map_shape)
+        maps = channels_last(len(above), shape, dtype, above.device)
         unused = maps if factor is None else factor
         place = above if switches is None else switches
         scaled = factor is not None
@@ -166,6 +201,78 @@ class FastConv:
         (height, width), (channels, rows, columns) = self.map_shape, self.above_shape
         launch(kernel, count, *tensors, count, height, width, rows, columns, channels,
                POOL=self.coupling.pool, **flags)  # fmt: skip
+
+
+def convolve(
+    x: Tensor,
+    weights: Tensor,
+    padding: int,
+    sums: Tensor,
+    *,
+    up: Tensor | None = None,
+    gain: Tensor | None = None,
+    bias: Tensor | None = None,
+    state: Tensor | None = None,
+    new_state: Tensor | None = None,
+    activity: Tensor | None = None,
+    **flags: Any,
+) -> None:
+    """Convolve (stride 1) into `sums`, or let a layer move by what comes out of it.
+
+    Args:
+        x: (batch, channels, height, width), channels last. weights: (side, side, channels, out).
+        up, ...: if `new_state` is given, arguments of `conv_kernel` for the layer that moves.
+    """
+    side, _, channels, outputs = weights.shape
+    batch, _, height, width = x.shape
+    rows, columns = height + 2 * padding - side + 1, width + 2 * padding - side + 1
+    count = batch * rows * columns
+    usual = {"ENERGY": False, "BINARY": False, "threshold": 0.5, "sigma": 0.5, "slope": 1.0}
+    numbers = usual | flags
+    tile_rows, tile_outputs, depth = _tile(count, channels, outputs)
+    programs = -(-count // tile_rows) * -(-outputs // tile_outputs)
+    unused = sums
+    conv_kernel[(programs,)](
+        x,
+        weights,
+        sums,
+        unused if up is None else up,
+        unused if gain is None else gain,
+        unused if bias is None else bias,
+        unused if state is None else state,
+        unused if new_state is None else new_state,
+        unused if activity is None else activity,
+        count,
+        height,
+        width,
+        rows,
+        columns,
+        outputs,
+        padding,
+        ADVANCE=new_state is not None,
+        FIRST=gain is None,
+        HAS_BIAS=bias is not None,
+        CHANNELS=channels,
+        KERNEL=side,
+        ROWS=tile_rows,
+        OUTPUTS=tile_outputs,
+        DEPTH=depth,
+        num_warps=8 if tile_rows * tile_outputs > 128 * 64 else 4,
+        num_stages=4,
+        enable_fp_fusion=False,
+        **numbers,
+    )
+
+
+def _tile(count: int, channels: int, outputs: int) -> tuple[int, int, int]:
+    """Rows, outputs and depth of a tile: as large as leaves work for all multiprocessors."""
+    rows, columns = 128, min(128, max(16, 1 << (outputs - 1).bit_length()))
+    while rows > 32 and -(-count // rows) * -(-outputs // columns) < PROGRAMS:
+        if columns >= rows and columns > 32:
+            columns //= 2
+        else:
+            rows //= 2
+    return rows, columns, min(64, max(16, 1 << (channels - 1).bit_length()))
 
 
 def split_digits(gain: Tensor) -> tuple[Tensor, list[Tensor]]:

@@ -4,10 +4,10 @@ A relaxation is hundreds of small steps, so that eager torch spends its time lau
 a whole mini-batch (both phases, gradients, Bop, biases, scales, counters) is recorded once and then
 replayed; small or quiet networks relax inside one kernel (see `relaxing`).
 
-Numbers. Real activations are sent in float16, 11 bits, and products added up in float32. Bits are
-multiplied as int8 (dense) or in TF32 (convolutions), where signs, bits and pixels are exact, so
-that everything agrees with the reference bit for bit, as long as sums stay below 2**24. States,
-momenta and all element-wise arithmetic are float32, and so are gradients of real activations.
+Numbers. Activities are sent in float16 (real ones rounded to 11 bits; bits, signs and pixels are
+exact in it) or int8, and products added up in float32 or int32, so that with bits everything agrees
+with the reference bit for bit, as long as sums stay below 2**24. States, momenta and all
+element-wise arithmetic are float32.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -65,10 +65,8 @@ class CudaEngine:
         self.network, self.learning, self.optimizers = network, learning, optimizers
         self.device = network.couplings[0].synapses.kernel.device
         self.bits = network.neuron.binary
-        convolutional = any(isinstance(c, ConvPool) for c in network.couplings)
-        self.dtype = torch.float16
-        if self.bits:
-            self.dtype = torch.float32 if convolutional else dtype_of_bits(network)
+        dense = all(isinstance(coupling, Dense) for coupling in network.couplings)
+        self.dtype = dtype_of_bits(network) if self.bits and dense else torch.float16
         self.precision = "exact" if self.bits else "float16"
         self.couplings = [
             self._fast(coupling, shape)

@@ -46,8 +46,9 @@ def advance_kernel(
     up,  # sums of the coupling below, or its whole drive if FIRST
     gain,  # f32, (1,) or (channels,)
     bias,  # f32, (channels,)
-    down,  # sums (DENSE_DOWN) or drive of the coupling above
+    down,  # sums (DENSE_DOWN) or drive of the coupling above; if THIN, what outputs send
     down_gain,  # f32, (1,)
+    down_kernel,  # (THIN, units), if THIN
     state,  # s of the step before, f32
     target,  # y, f32, (top layer only)
     rest,  # s* that a constant nudge pulls at, f32
@@ -56,6 +57,7 @@ def advance_kernel(
     activity,  # a = rho(s), in the matrix products' dtype
     count,
     channels,
+    units,
     threshold,
     sigma,
     slope,
@@ -64,6 +66,7 @@ def advance_kernel(
     HAS_BIAS: tl.constexpr,
     HAS_DOWN: tl.constexpr,
     DENSE_DOWN: tl.constexpr,
+    THIN: tl.constexpr,
     ENERGY: tl.constexpr,
     BINARY: tl.constexpr,
     NUDGED: tl.constexpr,
@@ -82,7 +85,15 @@ def advance_kernel(
         if HAS_BIAS:
             drive = drive + tl.load(bias + channel, mask=inside, other=0.0)
     if HAS_DOWN:
-        below = tl.load(down + index, mask=inside, other=0).to(tl.float32)
+        if THIN > 0:
+            # A few outputs: their product is done here.
+            sent, synapse = down + index // units * THIN, down_kernel + index % units
+            below = tl.zeros((BLOCK,), tl.float32)
+            for k in tl.static_range(THIN):
+                w = tl.load(synapse + k * units, mask=inside, other=0.0).to(tl.float32)
+                below += w * tl.load(sent + k, mask=inside, other=0.0).to(tl.float32)
+        else:
+            below = tl.load(down + index, mask=inside, other=0).to(tl.float32)
         if DENSE_DOWN:
             below = tl.load(down_gain) * below
         drive = drive + below
@@ -95,75 +106,6 @@ def advance_kernel(
     a = tl.where(s >= threshold, 1.0, 0.0) if BINARY else tl.minimum(tl.maximum(s, 0.0), 1.0)
     tl.store(new_state + index, s, mask=inside)
     tl.store(activity + index, a.to(activity.dtype.element_ty), mask=inside)
-
-
-@triton.jit
-def pool_kernel(
-    maps,  # (batch, height, width, channels)
-    pooled,  # f32, (batch, rows, columns, channels)
-    switches,  # uint8, like pooled: the winner's place in its pool
-    count,
-    height,
-    width,
-    rows,
-    columns,
-    channels,
-    POOL: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """Max-pool with switches; on a tie the first place in row-major order wins."""
-    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = index < count
-    channel = index % channels
-    column = index // channels % columns
-    row = index // (channels * columns) % rows
-    sample = index // (channels * columns * rows)
-    corner = ((sample * height + row * POOL) * width + column * POOL) * channels + channel
-    best = tl.load(maps + corner, mask=inside, other=0.0).to(tl.float32)
-    winner = tl.zeros((BLOCK,), tl.uint8)
-    for place in tl.static_range(1, POOL * POOL):
-        offset = (place // POOL * width + place % POOL) * channels
-        value = tl.load(maps + corner + offset, mask=inside, other=0.0).to(tl.float32)
-        better = value > best
-        best = tl.where(better, value, best)
-        winner = tl.where(better, place, winner).to(tl.uint8)
-    tl.store(pooled + index, best, mask=inside)
-    tl.store(switches + index, winner, mask=inside)
-
-
-@triton.jit
-def unpool_kernel(
-    above,  # activities, (batch, rows, columns, channels)
-    factor,  # f32, (channels,): scales, or digits of them
-    switches,  # uint8, like above
-    maps,  # (batch, height, width, channels)
-    count,
-    height,
-    width,
-    rows,
-    columns,
-    channels,
-    POOL: tl.constexpr,
-    SCALED: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """Each activity (times its channel's factor) where its switch points, zeros elsewhere."""
-    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = index < count
-    channel = index % channels
-    x = index // channels % width
-    y = index // (channels * width) % height
-    sample = index // (channels * width * height)
-    row, column = y // POOL, x // POOL
-    pooled = inside & (row < rows) & (column < columns)
-    source = ((sample * rows + row) * columns + column) * channels + channel
-    value = tl.load(above + source, mask=pooled, other=0.0).to(tl.float32)
-    if SCALED:
-        value = tl.load(factor + channel, mask=pooled, other=0.0) * value
-    if POOL > 1:
-        winner = tl.load(switches + source, mask=pooled, other=255).to(tl.int32)
-        value = tl.where(winner == y % POOL * POOL + x % POOL, value, 0.0)
-    tl.store(maps + index, value.to(maps.dtype.element_ty), mask=inside)
 
 
 @triton.jit

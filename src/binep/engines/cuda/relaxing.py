@@ -4,7 +4,8 @@ A relaxer has `free(first, batch)` and `nudged(first, free, labels, direction)`,
 `Phase`. `choose_relaxer` takes the one made for a network.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
@@ -112,6 +113,9 @@ class _Base:
         }
 
 
+Nudge = tuple[Tensor, Tensor, Tensor]  # target, signed beta, the state a constant nudge pulls at
+
+
 class Stepwise(_Base):
     """Any network: matrix products, and one kernel a layer between them."""
 
@@ -131,36 +135,82 @@ class Stepwise(_Base):
         state: list[Tensor],
         activity: list[Tensor],
         steps: int,
-        nudge: tuple[Tensor, Tensor, Tensor] | None = None,
+        nudge: Nudge | None = None,
     ) -> Phase:
-        before = state
+        before, fields = state, self._fields(len(first))
         for _ in range(steps):
             before = state
-            state, activity = self.step(first, state, activity, nudge)
+            state, activity = self.step(first, state, activity, nudge, fields)
         return Phase(state, activity, largest_change(state, before), self._ran(steps))
 
     def _ran(self, steps: int) -> Tensor:
         return torch.full((1,), steps, dtype=torch.int32, device=self.device)
+
+    def _fields(self, batch: int) -> dict[int, Tensor]:
+        """For each convolution of real activities, room for what it sends down."""
+        return {
+            n: fast.new_field(batch)
+            for n, fast in enumerate(self.couplings)
+            if n > 0 and isinstance(fast, FastConv) and not fast.exact
+        }
 
     def step(
         self,
         first: Tensor,
         state: list[Tensor],
         activity: list[Tensor],
-        nudge: tuple[Tensor, Tensor, Tensor] | None = None,
+        nudge: Nudge | None = None,
+        fields: dict[int, Tensor] | None = None,
     ) -> tuple[list[Tensor], list[Tensor]]:
         """All layers move at once, from the states of the step before."""
+        fields, top = fields or {}, len(state) - 1
+        moved: dict[int, tuple[Tensor, Tensor]] = {}
+        with self._beside():
+            if top > 0:
+                up, _ = self.couplings[top].up(activity[top - 1])
+                moved[top] = self._advance(top, up, None, state[top], nudge)
         ups: list[tuple[Tensor, Tensor | None]] = [(first, None)]
-        for fast, below in zip(self.couplings[1:], activity, strict=False):
-            ups.append(fast.up(below))
-        states, activities = [], []
-        for n, (up, _) in enumerate(ups):
-            above = self.couplings[n + 1] if n + 1 < len(ups) else None
-            down = above.down(activity[n + 1], ups[n + 1][1]) if above is not None else None
-            moved, sent = self._advance(n, up, down, state[n], nudge if above is None else None)
-            states.append(moved)
-            activities.append(sent)
-        return states, activities
+        for n, fast in enumerate(self.couplings[1:-1], 1):
+            if n in fields and isinstance(fast, FastConv):
+                ups.append((fast.up_with_field(activity[n - 1], activity[n], fields[n]), None))
+            else:
+                ups.append(fast.up(activity[n - 1]))
+        for n, (up, _) in reversed(list(enumerate(ups))):
+            above = self.couplings[n + 1] if n < top else None
+            if n + 1 in fields and isinstance(above, FastConv):
+                moved[n] = self._advance_by_field(n, up, fields[n + 1], above, state[n])
+            elif n + 1 == top and self._thin:
+                with self._beside():
+                    moved[n] = self._advance(n, up, activity[top], state[n])
+            else:
+                switches = ups[n + 1][1] if n + 1 < len(ups) else None
+                down = above.down(activity[n + 1], switches) if above is not None else None
+                moved[n] = self._advance(n, up, down, state[n], nudge if n == top else None)
+        self._join()
+        return [moved[n][0] for n in range(top + 1)], [moved[n][1] for n in range(top + 1)]
+
+    @contextmanager
+    def _beside(self) -> Iterator[None]:
+        """Launch on a second stream, beside what follows on the first one until `_join`."""
+        if self._side is None:
+            yield
+            return
+        self._side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._side):
+            yield
+
+    def _join(self) -> None:
+        if self._side is not None:
+            torch.cuda.current_stream().wait_stream(self._side)
+
+    @cached_property
+    def _side(self) -> torch.cuda.Stream | None:
+        return torch.cuda.Stream() if self.device.type == "cuda" else None
+
+    @cached_property
+    def _thin(self) -> bool:
+        """Whether the outputs are so few that their product is done where it is needed."""
+        return self.network.layer_shapes[-1][0] <= THIN and not self.network.neuron.binary
 
     # In prototypical dynamics a free layer moves by its neighbours alone, so that a step of all
     # layers is two relaxations that never meet: even layers at even times with odd ones at odd
@@ -205,29 +255,38 @@ class Stepwise(_Base):
         self, layers: Sequence[int], first: Tensor, sources: dict[int, Tensor]
     ) -> dict[int, tuple[Tensor, Tensor]]:
         """Some layers, from the activities of their neighbours."""
-        results = {}
-        for n in layers:
+        found, top = {}, len(self.couplings) - 1
+        for n in reversed(layers):
+            if n == top:
+                with self._beside():
+                    up, _ = self.couplings[n].up(sources[n - 1])
+                    found[n] = self._advance(n, up, None, up)
+                continue
             up = first if n == 0 else self.couplings[n].up(sources[n - 1])[0]
-            above = self.couplings[n + 1] if n + 1 < len(self.couplings) else None
-            down = above.down(sources[n + 1], None) if above is not None else None
+            down = sources[n + 1]
+            if not (self._thin and n + 1 == top):
+                down = self.couplings[n + 1].down(down, None)
             # Prototypical dynamics do not look at the state: anything of its shape will do.
-            results[n] = self._advance(n, up, down, up, None)
-        return results
+            found[n] = self._advance(n, up, down, up)
+        self._join()
+        return found
 
     def _advance(
-        self,
-        n: int,
-        up: Tensor,
-        down: Tensor | None,
-        state: Tensor,
-        nudge: tuple[Tensor, Tensor, Tensor] | None,
+        self, n: int, up: Tensor, down: Tensor | None, state: Tensor, nudge: Nudge | None = None
     ) -> tuple[Tensor, Tensor]:
-        """A layer's next state and activity."""
+        """A layer's next state and activity.
+
+        Args:
+            up: sums of the coupling below, of the first one the whole drive.
+            down: sums (dense) or drive of the one above; activities of thin outputs.
+        """
         coupling, network = self.network.couplings[n], self.network
         dynamics = network.dynamics
         gain, bias = coupling.synapses.gain.detach(), coupling.bias
-        dense_down = down is not None and isinstance(self.couplings[n + 1], FastDense)
-        down_gain = network.couplings[n + 1].synapses.gain.detach() if dense_down else gain
+        above = self.couplings[n + 1] if down is not None else None
+        dense_down = isinstance(above, FastDense)
+        down_gain = above.coupling.synapses.gain.detach() if dense_down else gain
+        thin = self._thin and n + 2 == len(self.couplings)
         target, beta, rest = nudge if nudge is not None else (state, gain, state)
         moved, activity = torch.empty_like(state), torch.empty_like(state, dtype=self.dtype)
         launch(
@@ -238,6 +297,7 @@ class Stepwise(_Base):
             gain if bias is None else bias.detach(),
             up if down is None else down,
             down_gain,
+            above.kernel if thin and above is not None else up,
             state,
             target,
             rest,
@@ -246,17 +306,39 @@ class Stepwise(_Base):
             activity,
             state.numel(),
             state.shape[1],
+            state[0].numel(),
             **self.neuron_numbers,
             FIRST=n == 0,
             CHANNEL_GAIN=gain.dim() > 0,
             HAS_BIAS=bias is not None,
             HAS_DOWN=down is not None,
             DENSE_DOWN=dense_down,
+            THIN=network.layer_shapes[-1][0] if thin else 0,
             ENERGY=isinstance(dynamics, EnergyBased),
             BINARY=network.neuron.binary,
             NUDGED=nudge is not None,
             CONSTANT=self.learning.nudge == "constant",
             CLAMPED=isinstance(dynamics, Prototypical) and dynamics.clamp_nudged,
+        )
+        return moved, activity
+
+    def _advance_by_field(
+        self, n: int, up: Tensor, field: Tensor, above: FastConv, state: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The same for a layer below a convolution, inside the convolution's kernel."""
+        coupling = self.network.couplings[n]
+        moved, activity = torch.empty_like(state), torch.empty_like(state, dtype=self.dtype)
+        above.transpose(
+            field,
+            up=up,
+            gain=None if n == 0 else coupling.synapses.gain.detach().expand(state.shape[1]).contiguous(),
+            bias=None if coupling.bias is None else coupling.bias.detach(),
+            state=state,
+            new_state=moved,
+            activity=activity,
+            ENERGY=isinstance(self.network.dynamics, EnergyBased),
+            BINARY=self.network.neuron.binary,
+            **self.neuron_numbers,
         )
         return moved, activity
 
