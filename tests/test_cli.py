@@ -114,6 +114,15 @@ def test_choose_compares_on_validation_images(tmp_path: Path):
     assert (tmp_path / "choice.json").is_file()
 
 
+def test_tune_writes_a_recipe_that_can_be_trained(tmp_path: Path):
+    quick = ["--set", "network.dense=[32]", "--set", "training.batch_size=64"]
+    words = ["--batches", "6", "--epochs", "1", "--to", "mine.toml", "--device", "cpu"]
+    result = binep("tune", "digits-1fc-w", *quick, *words, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "found: gamma = " in result.stdout and "probe, pi near" in result.stderr
+    assert recipes.load(tmp_path / "mine.toml").name == "digits-1fc-w-tuned"
+
+
 def test_several_seeds_and_json(tmp_path: Path):
     result = binep("train", *QUICK, "--seeds", "2", "--seed", "5", "--json", cwd=tmp_path)
     found = json.loads(result.stdout)

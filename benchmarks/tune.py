@@ -1,0 +1,124 @@
+"""Does `binep tune` find its way from gammas and taus that are far off?
+
+    python benchmarks/tune.py [RECIPE...] [--data-dir DIR] [--epochs 5] [--factor 30] [--to FILE]
+                              [--starts NAME...] [--seeds 1] [--compare 3] [--device auto]
+
+From each start the recipe is tuned; what comes out is trained for --epochs epochs and compared with
+the recipe as it ships and as it started, all on validation images (the last 5,000 of the training
+set), never on the test set. Goal: within 0.5 of the recipe as it ships. Prints a table, and writes
+everything that was tried as JSON if asked to.
+"""
+
+import argparse
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from binep import choices, figures, runs, tune
+from binep import recipe as recipes
+from binep.engines.select import select_device
+from binep.files import write_whole
+from binep.recipe import Recipe
+from binep.results import rounded
+
+# What gamma and tau are multiplied by, in powers of the factor.
+STARTS = {
+    "both too large": (1, 1),
+    "both too small": (-1, -1),
+    "tau too large": (0, 1),
+    "tau too small": (0, -1),
+    "gamma too large": (1, 0),
+    "gamma too small": (-1, 0),
+}
+
+
+def misplaced(recipe: Recipe, gamma: float, tau: float) -> Recipe:
+    """A recipe whose gammas and taus are so many times too large; gamma at most 1."""
+    rates = tune.Rates.of(recipe)
+    moved = [min(g * gamma, 1.0) for g in rates.gamma], [t * tau for t in rates.tau]
+    return tune.Rates(*moved).put_into(recipe)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("recipes", nargs="*", default=["mnist-1fc-w", "mnist-1fc-wa"])
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--compare", type=int, default=3, help="epochs of tune's own comparisons")
+    parser.add_argument("--factor", type=float, default=30)
+    parser.add_argument("--starts", nargs="*", default=list(STARTS), choices=list(STARTS))
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--engine", default="auto")
+    parser.add_argument("--to", type=Path)
+    options = parser.parse_args()
+    place = {
+        "device": options.device,
+        "engine": options.engine,
+        "data_dir": options.data_dir,
+    }
+
+    def measure(label: str, recipe: Recipe) -> figures.Spread:
+        """Validation error after --epochs epochs, with seeds that tune has not used."""
+        variant = choices.Variant(label, choices.held_out(recipe), [])
+        found = choices.compare(
+            label, [variant], epochs=options.epochs, seeds=options.seeds, **place
+        )
+        spread = found.variants[0].error(options.epochs)
+        assert spread is not None
+        return spread
+
+    rows, kept = [], []
+    for name in options.recipes:
+        shipped = recipes.load(name)
+        goal = measure("as it ships", shipped)
+        rows.append([name, "as it ships", "", "", "", str(goal), "", ""])
+        for start in options.starts:
+            gamma, tau = (options.factor**power for power in STARTS[start])
+            begun, wrong = time.perf_counter(), misplaced(shipped, gamma, tau)
+            found = tune.tune(wrong, epochs=options.compare, seed=100, **place)
+            seconds = time.perf_counter() - begun
+            rates, before, after = (
+                tune.Rates.of(found.recipe),
+                measure("as it started", wrong),
+                measure("tuned", found.recipe),
+            )
+            rows.append(
+                [
+                    name,
+                    start,
+                    " ".join(f"{g:.1e}" for g in rates.gamma),
+                    " ".join(f"{t:.1e}" for t in rates.tau),
+                    str(before),
+                    str(after),
+                    f"{after.mean - goal.mean:+.2f}",
+                    figures.duration(seconds),
+                ]
+            )
+            kept.append(
+                {
+                    "recipe": name,
+                    "start": start,
+                    "shipped": asdict(goal),
+                    "started": asdict(before),
+                    "tuned": asdict(after),
+                    "rates": asdict(rates),
+                    "seconds": seconds,
+                    "trials": [asdict(trial) for trial in found.trials],
+                }
+            )
+            print(f"{name}, {start}: {before} -> {after} (as it ships {goal})", flush=True)
+            if options.to is not None:
+                table = {
+                    "factor": options.factor,
+                    "epochs": options.epochs,
+                    **runs.environment(select_device(options.device)),
+                    "starts": kept,
+                }
+                write_whole(options.to, json.dumps(rounded(table), indent=1) + "\n")
+    header = ["recipe", "start", "gamma found", "tau found", "started", "tuned", "against", "time"]
+    print(f"\n{figures.text_table(header, rows, left=4)}")
+    print(f"\nValidation errors in % after {options.epochs} epochs, n = {options.seeds}.")
