@@ -25,7 +25,7 @@ from binep.reproduce import (
     Cell,
     Study,
     figure,
-    find_runs,
+    look_up,
     table_notes,
     table_rows,
     verdict,
@@ -109,7 +109,7 @@ def _in_short(studies: Iterable[Study], results: Results) -> Iterator[str]:
     sentences: dict[str, list[str]] = {meaning: [] for meaning in MEANINGS}
     for study in studies:
         for cell in study.cells:
-            found = find_runs(cell, results)
+            found = look_up(cell, results)
             sentences[verdict(cell.paper, found)].append(_sentence(cell, found.error("test")))
     total = sum(map(len, sentences.values()))
     judged = sum(len(sentences[kind]) for kind in (BETTER, AGREES, WORSE))
@@ -140,7 +140,7 @@ def _gains(results: Results) -> list[str]:
     for cell in BEYOND.cells:
         if cell.row != base.row:
             base = cell
-        ours, before = (find_runs(c, results) for c in (cell, base))
+        ours, before = (look_up(c, results) for c in (cell, base))
         mine, theirs = ours.error("test"), before.error("test")
         if cell is base or cell.recipe.endswith("-fp") or mine is None or theirs is None:
             continue
@@ -165,7 +165,7 @@ def _table(study: Study, results: Results) -> list[str]:
 
 
 def _drawn_study(study: Study, results: Results) -> list[str]:
-    found = [find_runs(cell, results) for cell in study.cells]
+    found = [look_up(cell, results) for cell in study.cells]
     drawn = any(each.counted for each in found)
     picture = f"![{study.title}]({results.folder.name}/figures/{study.name}.png)"
     return [
@@ -181,7 +181,7 @@ def _figures(results: Results) -> list[Study]:
     return [
         study
         for study in STUDIES.values()
-        if study.kind != "table" and any(find_runs(c, results).counted for c in study.cells)
+        if study.kind != "table" and any(look_up(c, results).counted for c in study.cells)
     ]
 
 
@@ -190,7 +190,7 @@ def trained_recipes(results: Results) -> list[str]:
     return [
         name
         for name in results.names
-        if name in recipes.names() and find_runs(Cell("", "", name), results).counted
+        if name in recipes.names() and look_up(Cell("", "", name), results).counted
     ]
 
 
@@ -209,7 +209,7 @@ def _training(results: Results) -> list[str]:
 
 def draw_training(results: Results, name: str, path: Path) -> None:
     """Draw errors and pi of a recipe's runs."""
-    found, recipe = find_runs(Cell("", "", name), results), recipes.load(name)
+    found, recipe = look_up(Cell("", "", name), results), recipes.load(name)
     histories = [run.metrics[: found.epoch] for run in found.counted]
     title = f"{name} (n = {len(histories)})"
     drawn = figures.training_curves(

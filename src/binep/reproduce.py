@@ -339,7 +339,7 @@ def reproduce(
                 finished = False
                 break
         finished = finished and done
-    found = {run.folder: run for cell in study.cells for run in find_runs(cell, out, epochs).runs}
+    found = {run.folder: run for cell in study.cells for run in look_up(cell, out, epochs).runs}
     return Outcome(study, list(found.values()), finished, render(study, out, epochs=epochs))
 
 
@@ -405,7 +405,7 @@ class Found:
         return spread_at(self.counted, self.epoch, lambda line: line[f"{split}_error"]["average"])
 
 
-def find_runs(cell: Cell, place: Place, epochs: int | None = None) -> Found:
+def look_up(cell: Cell, place: Place, epochs: int | None = None) -> Found:
     """The runs of a cell, in a folder of runs or among results."""
     recipe, planned = cell.resolve(epochs), cell.last_epoch()
     if isinstance(place, Results):
@@ -450,7 +450,7 @@ def table_rows(study: Study, place: Place, epochs: int | None = None) -> list[li
     """A study's cells, each with what stands under `HEADER`."""
     rows = []
     for n, cell in enumerate(study.cells):
-        found, paper = find_runs(cell, place, epochs), cell.paper
+        found, paper = look_up(cell, place, epochs), cell.paper
         again = n > 0 and study.cells[n - 1].row == cell.row
         rows.append(
             [
@@ -473,7 +473,7 @@ def table_notes(study: Study, place: Place, epochs: int | None = None) -> list[s
     """What a reader of a study's table should know: its numbers, and the runs left out of it."""
     remarks = dict[str, None]()
     for cell in study.cells:
-        remarks |= dict.fromkeys(_remarks(cell, find_runs(cell, place, epochs)))
+        remarks |= dict.fromkeys(_remarks(cell, look_up(cell, place, epochs)))
     return [
         "Errors in %, of the average readout: mean ± sample standard deviation over n seeds; the "
         "paper's over 5 trials.",
@@ -529,7 +529,7 @@ def figure(what: str | Study, place: Place = "runs", *, epochs: int | None = Non
     if study.kind == "table":
         drawn = ", ".join(s.name for s in STUDIES.values() if s.kind != "table")
         raise BinepError(f"study {study.name} is a table: allowed are {drawn}")
-    found = [(cell, find_runs(cell, place, epochs)) for cell in study.cells]
+    found = [(cell, look_up(cell, place, epochs)) for cell in study.cells]
     if study.kind == "against":
         drawing, ((axes,),) = figures.new_figure(width=6.4, height=4)
         _draw_against(axes, study, found)

@@ -13,7 +13,6 @@ which leaves only how long `m` remembers: `1 / gamma` mini-batches. The test set
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 from pathlib import Path
 
 import torch
@@ -198,26 +197,21 @@ class _Bench:
         """
         trainer = self._trainer(rates)
         batches = min(batches, trainer.batches)
-        marks, done = {batches // 2: Tally(), batches: Tally()}, 0
+        parts: list[Tally] = []
 
         def keep_going() -> bool:
-            nonlocal done
-            done += 1
-            if done in marks:
+            # An engine may take several mini-batches at once.
+            done = trainer.progress.position / trainer.batch_size
+            if done >= batches / 2 * (len(parts) + 1) or done >= batches:
                 trainer.collect()
-                marks[done] = trainer.progress.tally
+                parts.append(trainer.progress.tally)
+                trainer.progress.tally = Tally()
             return done < batches
 
         trainer.epoch(keep_going)
-        half, whole = marks.values()
-        later = [b - a for a, b in zip_longest(half.flips, whole.flips, fillvalue=0)]
-        pis = [
-            _pi(trainer, flips, trainer.batches / count)
-            for flips, count in ((half.flips, half.batches), (later, whole.batches - half.batches))
-        ]
-        pi = [max(both) for both in zip(*pis, strict=True)]
-        wrong = whole.wrong["average"] - half.wrong["average"]
-        error = 100 * wrong / (whole.samples - half.samples)
+        pis = [_pi(trainer, part.flips, trainer.batches / part.batches) for part in parts]
+        pi = [max(each) for each in zip(*pis, strict=True)]
+        error = parts[-1].error("average")
         self._tell(Trial(f"probe, pi near {_signed(aim)}", rates.gamma, rates.tau, pi, error))
         return pi
 
