@@ -11,6 +11,7 @@ from binep import recipe as recipes
 from binep import runs
 from binep.errors import BinepError
 from binep.report import settings
+from binep.reproduce import Cell
 from binep.results import Results, open_results, read_result, variant_name, write_result
 from binep.runs import Run
 from conftest import small_recipe
@@ -63,6 +64,22 @@ def test_variants_have_folders_of_their_own(run: Run, path: Path, tmp_path: Path
     assert Results(tmp_path).names == sorted({"digits-1fc-w", name, path.parent.name})
     mine = replace(shipped, name="mine")
     assert variant_name(mine) == "mine" and settings(mine) == settings(shipped)
+
+
+def test_a_shorter_run_replaces_nothing(run: Run, path: Path, tmp_path: Path):
+    before = path.read_text()
+    with pytest.raises(BinepError, match="holds 2 epochs, .* only 1: remove it"):
+        write_result(replace(run, metrics=run.metrics[:1]), tmp_path)
+    assert path.read_text() == before and write_result(run, tmp_path) == path
+
+
+def test_a_rehearsal_belongs_to_its_recipe(run: Run, tmp_path: Path):
+    """What reproduce trains with --epochs has them in its name, in a folder of its own."""
+    rehearsal = Cell("", "", "mnist-1fc-w", ("network.scale=0.02",)).resolve(2)
+    assert rehearsal.name == "mnist-1fc-w+network.scale=0.02+training.epochs=2"
+    path = write_result(replace(run, recipe=rehearsal), tmp_path)
+    assert path.parent.name == "mnist-1fc-w+network.scale=0.02"
+    assert read_result(path).recipe == rehearsal
 
 
 def test_runs_come_by_seed_and_other_files_are_left_alone(run: Run, tmp_path: Path):

@@ -444,7 +444,7 @@ def results(
     from binep.report import open_runs
     from binep.results import write_result
 
-    for run in open_runs(folders):
+    for run in sorted(open_runs(folders), key=lambda run: len(run.metrics)):
         print(
             f"{write_result(run, to)}: {len(run.metrics)} of {run.recipe.training.epochs} epochs, "
             f"{run.record.get('status')}"

@@ -48,21 +48,30 @@ def variant_name(recipe: Recipe, *, but: Sequence[str] = ()) -> str:
 
 
 def folder_name(run: Run) -> str:
-    """Where a run's results belong; that it was trained for longer or less long does not count."""
-    return variant_name(run.recipe, but=["training.epochs"])
+    """Where a run's results belong; for how many epochs it was to be trained does not count."""
+    name = variant_name(run.recipe, but=["training.epochs"])
+    return re.sub(r"\+training\.epochs=\d+(?=\+|$)", "", name)
 
 
 # --- writing ------------------------------------------------------------------------------------
 
 
 def write_result(run: Run, to: str | Path) -> Path:
-    """Write a run, finished or not, as `to/<recipe>/seed<seed>.json`; returns the path."""
+    """Write a run, finished or not, as `to/<recipe>/seed<seed>.json`; returns the path.
+
+    What is there already is replaced, unless it has more epochs.
+    """
     seed = run.record.get("seed")
     if not isinstance(seed, int):
         raise BinepError(f"{run.folder / 'record.json'}: seed={seed!r}: allowed is an integer")
     folder = Path(to) / folder_name(run)
     make_folder(folder)
     path = folder / f"seed{seed}.json"
+    if path.exists() and len(read_result(path).metrics) > len(run.metrics):
+        raise BinepError(
+            f"{path} holds {len(read_result(path).metrics)} epochs, {run.folder} only "
+            f"{len(run.metrics)}: remove it if it should be replaced"
+        )
     head = {"format": FORMAT, "record": run.record, "recipe": without_none(asdict(run.recipe))}
     lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
     metrics = ",\n".join(json.dumps(rounded(line)) for line in run.metrics)
