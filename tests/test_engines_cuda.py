@@ -155,6 +155,22 @@ def test_real_activations_agree_within_their_precision(kind: str, options: dict)
     assert min(cosines.values()) > 0.999
 
 
+@pytest.mark.parametrize("kind", ["thin-wa", "dense-w"])
+def test_many_mini_batches_at_once_are_the_same_as_one_by_one(kind: str):
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randint(256, (11, 1, 8, 8), generator=generator, dtype=torch.uint8).to(DEVICE)
+    labels = torch.randint(4, (11,), generator=generator).to(DEVICE)
+    (net, engine), (other, many) = build(kind, CudaEngine), build(kind, CudaEngine)
+    for part in zip(x.split(4), labels.split(4), strict=True):
+        engine.train(*part)
+    many.at_once, many.rows = 3, many.rows.new_zeros(3, many.rows.shape[1])
+    many._pinned = torch.empty(2, *many.rows.shape, pin_memory=DEVICE.type == "cuda")
+    many.train_many(x, labels, 4)
+    assert many.collect() == engine.collect()
+    for (name, p), q in zip(net.named_parameters(), other.parameters(), strict=True):
+        assert torch.equal(p, q), name
+
+
 @pytest.mark.parametrize("steps", [1, 2, 5, 6])
 def test_two_colours_of_layers_relax_as_all_layers_at_once(steps: int):
     net, engine = build("dense-w", CudaEngine)
@@ -163,7 +179,8 @@ def test_two_colours_of_layers_relax_as_all_layers_at_once(steps: int):
     relaxer.learning = replace(relaxer.learning, free_steps=steps)
     x = torch.randint(256, (5, 1, 8, 8), generator=torch.Generator().manual_seed(0)).byte()
     with torch.no_grad():
-        first, _ = engine._clamp(net.check(x.to(DEVICE)))
+        x = net.check(x.to(DEVICE))
+        first, _ = engine._clamp(x, engine._input(x))
         by_colour = relaxer.free(first, 5)
         at_once = relaxer._run(first, *relaxer.start(5), steps)
     for one, two in zip(by_colour.state, at_once.state, strict=True):

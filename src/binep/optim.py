@@ -142,18 +142,18 @@ class PositiveSGD(SGD):
     def __init__(self, params: Iterable[Any], lr: float = 1e-3, floor: float = 1e-6) -> None:
         super().__init__(params, lr=lr)
         self.floor = floor
+        for group in self.param_groups:
+            for p in group["params"]:
+                # A tensor, so that counting does not wait for the device.
+                self.state[p]["clamped"] = torch.zeros((), dtype=torch.int64, device=p.device)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         super().step(closure)
         for group in self.param_groups:
             for p in group["params"]:
-                state = self.state[p]
                 below = p < self.floor
-                # A tensor, so that counting does not wait for the device.
-                if "clamped" not in state:
-                    state["clamped"] = torch.zeros((), dtype=torch.int64, device=p.device)
-                state["clamped"] += below.sum()
+                self.state[p]["clamped"] += below.sum()
                 p.masked_fill_(below, self.floor)
 
     @property

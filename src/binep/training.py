@@ -12,7 +12,7 @@ from torch import Tensor
 
 from binep import metrics
 from binep.data import Augmentation, Dataset, Split, shuffled
-from binep.engines.select import Engine
+from binep.engines.select import Engine, TakesMany
 from binep.metrics import Tally
 from binep.network import READOUTS, Network
 from binep.optim import Optimizers
@@ -92,7 +92,8 @@ class Trainer:
     def epoch(self, keep_going: Callable[[], bool] = lambda: True) -> dict[str, Any] | None:
         """Train to the end of the current epoch and measure it; None if told to stop before.
 
-        `keep_going` is asked after each mini-batch. A stopped epoch goes on where it was.
+        `keep_going` is asked after each mini-batch, or after as many as the engine takes at once.
+        A stopped epoch goes on where it was.
         """
         progress, train = self.progress, self.dataset.train
         if self.set_rates is not None:
@@ -101,9 +102,13 @@ class Trainer:
             progress.order = shuffled(len(train), self.streams["shuffle"])
         self._clock = time.perf_counter()
         while progress.position < len(train):
-            chosen = progress.order[progress.position : progress.position + self.batch_size]
+            chosen = progress.order[progress.position :][: self._samples_at_once()]
             images = self.augmentation(train.images[chosen], self.streams["augment"])
-            self.engine.train(self.dataset.inputs(images), train.labels[chosen])
+            inputs, labels = self.dataset.inputs(images), train.labels[chosen]
+            if isinstance(self.engine, TakesMany):
+                self.engine.train_many(inputs, labels, self.batch_size)
+            else:
+                self.engine.train(inputs, labels)
             progress.position += len(chosen)
             if not keep_going():
                 self.settle()
@@ -112,6 +117,17 @@ class Trainer:
         measured = self._measure()
         self.progress = Progress(epoch=progress.epoch + 1)
         return measured
+
+    def _samples_at_once(self) -> int:
+        """How many samples to hand over: one mini-batch, or as many as the engine takes at once.
+
+        Augmentation draws its random numbers mini-batch by mini-batch.
+        """
+        if not isinstance(self.engine, TakesMany) or self.augmentation != Augmentation():
+            return self.batch_size
+        many = self.engine.at_once * self.batch_size
+        left = len(self.dataset.train) - self.progress.position
+        return many if left >= many else self.batch_size
 
     def collect(self) -> None:
         """Bring the epoch's tally up to date."""

@@ -1,7 +1,7 @@
 """The only place that chooses an engine and a device. It never falls back silently."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -28,6 +28,15 @@ class Engine(Protocol):
     def evaluate(self, x: Tensor, labels: Tensor) -> Tally: ...
     def collect(self) -> Tally: ...
     def sync(self) -> None: ...
+
+
+@runtime_checkable
+class TakesMany(Protocol):
+    """An engine so quick that it wants up to `at_once` mini-batches of `size` in one call."""
+
+    at_once: int
+
+    def train_many(self, x: Tensor, labels: Tensor, size: int) -> None: ...
 
 
 def _cuda(network: Network, learning: Learning, optimizers: Optimizers) -> Engine:

@@ -11,6 +11,7 @@ element-wise arithmetic are float32.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from binep.couplings import ConvPool, Coupling, Dense, Shape, levels
 from binep.dynamics import EnergyBased
 from binep.engines.cuda.couplings import DIGIT_BITS, FastConv, FastDense, dtype_of_bits
 from binep.engines.cuda.learning import count_kernel, tally_kernel
-from binep.engines.cuda.relaxing import Phase, choose_relaxer, in_order, power_of_two
+from binep.engines.cuda.relaxing import Phase, Stepwise, choose_relaxer, in_order, power_of_two
 from binep.engines.cuda.updating import Updater
 from binep.engines.reference import tensor_cores
 from binep.errors import BinepError
@@ -31,7 +32,8 @@ from binep.neurons import HardSigmoid, Heaviside
 from binep.optim import Bop, Optimizers
 
 EXACT_SUM = 2**24
-SLOTS = 256
+SLOTS = 64
+AT_ONCE = 16
 
 
 def unsupported(network: Network, learning: Learning) -> str | None:
@@ -77,12 +79,15 @@ class CudaEngine:
         # One array, so that all numbers of a mini-batch travel in one copy.
         self.scalars = torch.zeros(1 + 3 * count, device=self.device)
         self.beta, self.rates = self.scalars[:1], self.scalars[1:].view(count, 3)
-        pinned = self.device.type == "cuda"
-        self._pinned = torch.empty(SLOTS, len(self.scalars), pin_memory=pinned)
-        self._slot = 0
         self.flips = torch.zeros(count, dtype=torch.int64, device=self.device)
         self.totals = torch.zeros(7, dtype=torch.float64, device=self.device)
         self.relaxer = choose_relaxer(network, learning, self.couplings, self.beta, self.dtype)
+        # A mini-batch that is one launch a phase is over before the next one could be launched.
+        self.at_once = 1 if isinstance(self.relaxer, Stepwise) else AT_ONCE
+        self.rows = self.scalars.new_zeros(self.at_once, len(self.scalars))
+        pinned = self.device.type == "cuda"
+        self._pinned = torch.empty(SLOTS, *self.rows.shape, pin_memory=pinned)
+        self._slot = 0
         self.updater = Updater(
             network, self.couplings, optimizers.bop, self.beta, self.rates, self.flips
         )
@@ -116,16 +121,25 @@ class CudaEngine:
 
     def train(self, x: Tensor, labels: Tensor) -> None:
         """One training step on a mini-batch; nothing is read back."""
+        self.train_many(x, labels, len(x))
+
+    def train_many(self, x: Tensor, labels: Tensor, size: int) -> None:
+        """The same on up to `at_once` mini-batches of `size`, in one launch."""
+        if len(x) > size and self._folds_within(len(x) // size):
+            for part in zip(x.split(size), labels.split(size), strict=True):
+                self.train(*part)
+            return
         self._take_up()
-        self._set_scalars()
-        self._run("train", self._train, self.network.check(x), labels)
-        self._tally += Tally(samples=len(x), batches=1)
+        count = -(-len(x) // size)
+        self._send([self._numbers() for _ in range(count)])
+        self._run("train", partial(self._train, size), self.network.check(x), labels, size)
+        self._tally += Tally(samples=len(x), batches=count)
 
     def evaluate(self, x: Tensor, labels: Tensor) -> Tally:
         """Read a mini-batch out of the free phase, without learning from it."""
         self._take_up()
         before = self.totals.clone()
-        self._run("evaluate", self._evaluate, self.network.check(x), labels)
+        self._run("evaluate", self._evaluate, self.network.check(x), labels, len(x))
         found = self._read(self.totals - before)
         self.totals.copy_(before)
         return found.having(samples=len(x), batches=1)
@@ -177,8 +191,8 @@ class CudaEngine:
             self._versions = versions
             self._tested.clear()
 
-    def _set_scalars(self) -> None:
-        """Beta's sign, gamma and tau of this mini-batch; the decay of the momenta."""
+    def _numbers(self) -> list[float]:
+        """Beta's sign, gamma and tau of the next mini-batch; lets the momenta decay."""
         sign = self.learning.draw_sign() if self.learning.sign == "random" else 1
         numbers = [self.learning.beta * sign] + [0.0] * (len(self.scalars) - 1)
         for group in self._groups():
@@ -189,29 +203,38 @@ class CudaEngine:
             known = self._bop.state[signs]["momentum"].data_ptr(), group["tau"]
             numbers[at : at + 3] = rate, threshold, 0.0 if self._tested.get(at) == known else -1.0
             self._tested[at] = known
-        self._send(numbers)
+        return numbers
 
-    def _send(self, numbers: list[float]) -> None:
-        """Copy to the device without waiting for it: from pinned memory, used in turn."""
-        if self.device.type != "cuda":
-            self.scalars.copy_(torch.tensor(numbers))
-            return
-        slot = self._slot % len(self._pinned)
-        if slot == 0:
+    def _folds_within(self, count: int) -> bool:
+        """Whether Bop will rescale a momentum before all of `count` mini-batches are done."""
+        for group in self._groups():
+            state = self._bop.state[group["params"][0]]
+            decay = state["decay"] if state else 1.0
+            if decay * (1 - group["gamma"] * group["lr"]) ** (count + 1) <= 0.5:
+                return True
+        return False
+
+    def _send(self, rows: list[list[float]]) -> None:
+        """Copy numbers to the device without waiting for it: from pinned memory, used in turn."""
+        slot = self._slot % SLOTS
+        if slot == 0 and self.device.type == "cuda":
             torch.cuda.current_stream().synchronize()
-        self._pinned[slot] = torch.tensor(numbers)
-        self.scalars.copy_(self._pinned[slot], non_blocking=True)
+        self._pinned[slot, : len(rows)] = torch.tensor(rows)
+        self.rows.copy_(self._pinned[slot], non_blocking=True)
         self._slot += 1
 
     # --- graphs
 
-    def _run(self, kind: str, function: Callable[..., None], *inputs: Tensor) -> None:
+    def _run(
+        self, kind: str, function: Callable[..., None], x: Tensor, labels: Tensor, size: int
+    ) -> None:
         """Replay the graph for inputs of this shape, recording it first if there is none."""
+        inputs = (x, labels)
         if self.device.type != "cuda":
             with tensor_cores(self.precision != "float32"):
                 function(*inputs)
             return
-        key: tuple[Any, ...] = (kind, *((tuple(x.shape), x.dtype) for x in inputs))
+        key: tuple[Any, ...] = (kind, size, x.shape, x.dtype)
         if kind == "train":
             # What a graph has fixed: where the momenta lie, and SGD's rates.
             key += tuple(momentum.data_ptr() for momentum in self._momenta())
@@ -219,8 +242,8 @@ class CudaEngine:
         if key not in self._graphs:
             self._graphs[key] = self._record(function, inputs)
         graph, places = self._graphs[key]
-        for place, x in zip(places, inputs, strict=True):
-            place.copy_(x)
+        for place, values in zip(places, inputs, strict=True):
+            place.copy_(values)
         graph.replay()
 
     def _record(
@@ -264,9 +287,14 @@ class CudaEngine:
     # --- one mini-batch
 
     @torch.no_grad()
-    def _train(self, x: Tensor, labels: Tensor) -> None:
-        learning = self.learning
-        first, switches = self._clamp(x)
+    def _train(self, size: int, x: Tensor, labels: Tensor) -> None:
+        for numbers, *part in zip(self.rows, x.split(size), labels.split(size), strict=False):
+            self.scalars.copy_(numbers)
+            self._train_one(*part)
+
+    def _train_one(self, x: Tensor, labels: Tensor) -> None:
+        learning, numbers = self.learning, self._input(x)
+        first, switches = self._clamp(x, numbers)
         free = self.relaxer.free(first, len(x))
         nudged = self.relaxer.nudged(first, free, labels, 1)
         base, span = free, learning.beta
@@ -274,21 +302,21 @@ class CudaEngine:
             base = self.relaxer.nudged(first, free, labels, -1)
             span = 2 * learning.beta
         self._count(labels, free, nudged, base)
-        self._learn(x, switches, nudged, base, abs(span))
+        self._learn(x, numbers, switches, nudged, base, abs(span))
 
     @torch.no_grad()
     def _evaluate(self, x: Tensor, labels: Tensor) -> None:
-        free = self.relaxer.free(self._clamp(x)[0], len(x))
+        free = self.relaxer.free(self._clamp(x, self._input(x))[0], len(x))
         self._count(labels, free, free, free, learning=False)
 
-    def _clamp(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+    def _clamp(self, x: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor | None]:
         """The constant drive on the first layer, and its pool's switches."""
         for fast in self.couplings:
             fast.begin()
         coupling, fast = self.network.couplings[0], self.couplings[0]
         # Real inputs are summed in full precision: once a mini-batch it costs nothing.
         with tensor_cores(not x.is_floating_point()):
-            sums, switches = fast.up(self._input(x))
+            sums, switches = fast.up(numbers)
         gain = coupling.synapses.gain / levels(x)
         drive = coupling._per_output(gain) * sums
         if coupling.bias is not None:
@@ -332,10 +360,16 @@ class CudaEngine:
         )
 
     def _learn(
-        self, x: Tensor, switches: Tensor | None, nudged: Phase, base: Phase, span: float
+        self,
+        x: Tensor,
+        numbers: Tensor,
+        switches: Tensor | None,
+        nudged: Phase,
+        base: Phase,
+        span: float,
     ) -> None:
         """Gradients of both phases, and every optimizer's step."""
-        self.updater.update(x, self._input(x), switches, nudged, base, span)
+        self.updater.update(x, numbers, switches, nudged, base, span)
         for optimizer in self._sgds():
             optimizer.step()
         for fast in self.couplings:

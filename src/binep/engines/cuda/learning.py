@@ -112,6 +112,7 @@ def learn_kernel(
     positions,
     factor,
     SPREAD: tl.constexpr,
+    SPARSE: tl.constexpr,
     TURN: tl.constexpr,
     PERMUTED: tl.constexpr,
     SCALE: tl.constexpr,
@@ -149,7 +150,8 @@ def learn_kernel(
     # Products read an image below channels last; the parameter numbers it channels first.
     column = j % channels * positions + j // channels if PERMUTED else j
     place = i[:, None] * below + column[None, :]
-    touched = inside & (tl.abs(contrast) > tl.load(rates + 2))
+    # Real activities leave hardly any synapse without a gradient.
+    touched = inside & (tl.abs(contrast) > tl.load(rates + 2)) if SPARSE else inside
     w = tl.load(kernel + index, mask=inside if SCALE else touched, other=0).to(tl.float32)
     m = tl.load(momentum + place, mask=touched, other=0.0)
     gradient = factor * contrast
@@ -157,13 +159,13 @@ def learn_kernel(
     # Above a threshold of at least 0, m and w agree in sign where their product is positive.
     flip = touched & (tl.abs(m) > tl.load(rates + 1)) & ((m > 0) == (w > 0))
     tl.store(momentum + place, m, mask=touched)
-    tl.store(signs + place, -w, mask=flip)
-    tl.store(kernel + index, (-w).to(kernel.dtype.element_ty), mask=flip)
-    if TURN:
-        across = j[None, :] * above + i[:, None]
-        tl.store(turned + across, (-w).to(turned.dtype.element_ty), mask=flip)
     found = tl.sum(tl.sum(flip.to(tl.int32), 1), 0)
     if found > 0:
+        tl.store(signs + place, -w, mask=flip)
+        tl.store(kernel + index, (-w).to(kernel.dtype.element_ty), mask=flip)
+        if TURN:
+            across = j[None, :] * above + i[:, None]
+            tl.store(turned + across, (-w).to(turned.dtype.element_ty), mask=flip)
         tl.atomic_add(flips, found.to(tl.int64))
     if SCALE:
         product = tl.where(inside, w * contrast, 0.0).to(tl.float64)

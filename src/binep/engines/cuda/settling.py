@@ -147,7 +147,6 @@ def events_kernel(
         largest = 0.0
         for n in tl.static_range(LAYERS):
             size, offset = tl.load(table + 3 * n), tl.load(table + 3 * n + 1)
-            TOP: tl.constexpr = n + 1 == LAYERS
             for start in range(0, size, BLOCK):
                 i = start + tl.arange(0, BLOCK)
                 inside = i < size
@@ -158,20 +157,21 @@ def events_kernel(
                     sums = tl.load(up + at, mask=inside, other=0).to(tl.float32)
                     drive = tl.load(gains + n) * sums
                     drive = drive + tl.load(bias + offset + i, mask=inside, other=0.0)
-                if not TOP:
+                if n + 1 < LAYERS:
                     sums = tl.load(down + at, mask=inside, other=0).to(tl.float32)
                     drive = drive + tl.load(gains + n + 1) * sums
                 s = tl.load(state + at, mask=inside, other=0.0)
                 nudge = s
-                if NUDGED and TOP:
+                if NUDGED and n + 1 == LAYERS:
                     anchor = s
                     if CONSTANT:
                         anchor = tl.load(rest + sample * size + i, mask=inside, other=0.0)
                     y = tl.where(i // per_class == tl.load(labels + sample), 1.0, 0.0)
                     nudge = tl.load(beta) * direction * (y - anchor)
                 new = moved(
-                    s, drive, nudge, threshold, sigma, slope, True, NUDGED and TOP, False
-                )
+                    s, drive, nudge, threshold, sigma, slope,
+                    True, NUDGED and n + 1 == LAYERS, False,
+                )  # fmt: skip
                 tl.store(state + at, new, mask=inside)
                 fires = new >= threshold
                 # A bit follows its state: what it was need not be read.

@@ -146,6 +146,7 @@ class Updater:
             below // channels,
             factor,
             SPREAD=self._spread,
+            SPARSE=self.bits,
             TURN=fast.turned is not None,
             PERMUTED=fast.permuted,
             SCALE=learnt,
