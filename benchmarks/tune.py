@@ -6,7 +6,8 @@
 From each start the recipe is tuned; what comes out is trained for --epochs epochs and compared with
 the recipe as it ships and as it started, all on validation images (the last 5,000 of the training
 set), never on the test set. Goal: within 0.5 of the recipe as it ships. Prints a table, and writes
-everything that was tried as JSON if asked to.
+everything that was tried into --to (results/tuning.json is shown in RESULTS.md); starts that are
+there already are left out.
 """
 
 import argparse
@@ -14,13 +15,15 @@ import json
 import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from binep import choices, figures, runs, tune
 from binep import recipe as recipes
 from binep.engines.select import select_device
 from binep.files import write_whole
+from binep.overview import TUNING, tuning_table
 from binep.recipe import Recipe
-from binep.results import rounded
+from binep.results import read_json, rounded
 
 # What gamma and tau are multiplied by, in powers of the factor.
 STARTS = {
@@ -71,54 +74,46 @@ if __name__ == "__main__":
         assert spread is not None
         return spread
 
-    rows, kept = [], []
+    asked = {"format": TUNING, "factor": options.factor, "epochs": options.epochs}
+    kept: list[dict[str, Any]] = []
+    if options.to is not None and options.to.is_file():
+        earlier = read_json(options.to, TUNING)
+        if asked.items() <= earlier.items():
+            kept = earlier["starts"]
     for name in options.recipes:
         shipped = recipes.load(name)
-        goal = measure("as it ships", shipped)
-        rows.append([name, "as it ships", "", "", "", str(goal), "", ""])
-        for start in options.starts:
+        left = [
+            s for s in options.starts if (name, s) not in [(k["recipe"], k["start"]) for k in kept]
+        ]
+        goal = measure("as it ships", shipped) if left else None
+        for start in left:
             gamma, tau = (options.factor**power for power in STARTS[start])
             begun, wrong = time.perf_counter(), misplaced(shipped, gamma, tau)
             found = tune.tune(wrong, epochs=options.compare, seed=100, **place)
             seconds = time.perf_counter() - begun
-            rates, before, after = (
-                tune.Rates.of(found.recipe),
-                measure("as it started", wrong),
-                measure("tuned", found.recipe),
-            )
-            rows.append(
-                [
-                    name,
-                    start,
-                    " ".join(f"{g:.1e}" for g in rates.gamma),
-                    " ".join(f"{t:.1e}" for t in rates.tau),
-                    str(before),
-                    str(after),
-                    f"{after.mean - goal.mean:+.2f}",
-                    figures.duration(seconds),
-                ]
-            )
+            measured = {
+                "shipped": goal,
+                "started": measure("as it started", wrong),
+                "tuned": measure("tuned", found.recipe),
+            }
             kept.append(
                 {
                     "recipe": name,
                     "start": start,
-                    "shipped": asdict(goal),
-                    "started": asdict(before),
-                    "tuned": asdict(after),
-                    "rates": asdict(rates),
+                    **{key: asdict(spread) for key, spread in measured.items() if spread},
+                    **asdict(tune.Rates.of(found.recipe)),
                     "seconds": seconds,
                     "trials": [asdict(trial) for trial in found.trials],
                 }
             )
-            print(f"{name}, {start}: {before} -> {after} (as it ships {goal})", flush=True)
+            print(
+                f"{name}, {start}: {', '.join(f'{k} {v}' for k, v in measured.items())}", flush=True
+            )
             if options.to is not None:
-                table = {
-                    "factor": options.factor,
-                    "epochs": options.epochs,
-                    **runs.environment(select_device(options.device)),
-                    "starts": kept,
-                }
-                write_whole(options.to, json.dumps(rounded(table), indent=1) + "\n")
-    header = ["recipe", "start", "gamma found", "tau found", "started", "tuned", "against", "time"]
+                head = {**asked, **runs.environment(select_device(options.device))}
+                lines = ",\n".join(json.dumps(rounded(each)) for each in kept)
+                text = json.dumps(head)[:-1] + f', "starts": [\n{lines}\n]}}\n'
+                write_whole(options.to, text)
+    header, rows = tuning_table({**asked, "starts": kept})
     print(f"\n{figures.text_table(header, rows, left=4)}")
-    print(f"\nValidation errors in % after {options.epochs} epochs, n = {options.seeds}.")
+    print(f"\nValidation errors in % after {options.epochs} epochs; factor {options.factor:g}.")

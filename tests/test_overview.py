@@ -1,5 +1,6 @@
 """RESULTS.md: its text follows from the files, and the one in the repository is up to date."""
 
+import json
 import random
 from pathlib import Path
 
@@ -8,7 +9,8 @@ from matplotlib.image import imread
 
 from binep import choices
 from binep import recipe as recipes
-from binep.overview import overview, write_overview
+from binep.errors import BinepError
+from binep.overview import TUNING, overview, write_overview
 from binep.reproduce import render
 from binep.results import Results, open_results, write_result
 from binep.runs import Run
@@ -121,6 +123,29 @@ def test_commentary_is_taken_over_and_all_figures_are_there(results: Results):
     assert "fig-outputs" not in names
     for link in linked:
         assert imread(path.parent / link).shape[0] > 200
+
+
+def test_tuning_shows_what_was_found_from_each_start(tmp_path: Path):
+    spread = {"mean": 4.0, "sd": None, "n": 1}
+    start = {
+        "recipe": "mnist-1fc-wa",
+        "start": "tau too small",
+        "started": {**spread, "mean": 30.0},
+        "tuned": {**spread, "mean": 4.2},
+        "shipped": spread,
+        "gamma": [2e-6, 2e-6],
+        "tau": [6e-8, 2.3e-7],
+        "seconds": 90.0,
+    }
+    path = tmp_path / "tuning.json"
+    table = {"format": TUNING, "factor": 30.0, "epochs": 5, "starts": [start]}
+    path.write_text(json.dumps(table))
+    text = overview(Results(tmp_path))
+    row = "| 2e-06 2e-06 | 6e-08 2.3e-07 | 30.00 | 4.20 | 4.00 | +0.20 | 1 | 1 min 30 s |"
+    assert row in text and "At worst it ends +0.20 from" in text
+    path.write_text(json.dumps({**table, "starts": [{}]}))
+    with pytest.raises(BinepError, match="not what benchmarks/tune.py writes"):
+        overview(Results(tmp_path))
 
 
 def test_an_empty_folder_says_so(tmp_path: Path):

@@ -6,9 +6,11 @@ writes.
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from binep import choices, figures
 from binep import recipe as recipes
+from binep.errors import BinepError
 from binep.figures import Spread
 from binep.files import make_folder, write_whole
 from binep.reproduce import (
@@ -30,8 +32,9 @@ from binep.reproduce import (
     table_rows,
     verdict,
 )
-from binep.results import Results
+from binep.results import Results, read_json
 
+TUNING = "binep tuning 1"  # the format of what benchmarks/tune.py writes
 DPI = 90  # of the figures, which a repository keeps
 MEANINGS = {
     BETTER: "Better than the paper",
@@ -80,6 +83,7 @@ def overview(results: Results) -> str:
             parts += _drawn_study(study, results)
     parts += _training(results)
     parts += _choices(results)
+    parts += _tuning(results)
     return "\n\n".join(parts) + "\n"
 
 
@@ -242,3 +246,48 @@ def _choices(results: Results) -> list[str]:
 
 def choice_files(results: Results) -> list[Path]:
     return sorted((results.folder / "choices").glob("*.json"))
+
+
+# --- tuning -------------------------------------------------------------------------------------
+
+
+def _tuning(results: Results) -> list[str]:
+    """Where `binep tune` comes to from rates that are far off."""
+    path = results.folder / "tuning.json"
+    if not path.is_file():
+        return []
+    found = read_json(path, TUNING)
+    try:
+        header, rows = tuning_table(found)
+        distance = max(s["tuned"]["mean"] - s["shipped"]["mean"] for s in found["starts"])
+        epochs, factor = found["epochs"], found["factor"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise BinepError(f"{path}: not what benchmarks/tune.py writes ({error!r})") from None
+    return [
+        "## Tuning by pi",
+        f"`binep tune` was started from gammas and taus {factor:g} times too large or too small; "
+        f"what it found was trained for {epochs} epochs. Errors are of validation images. At worst "
+        f"it ends {distance:+.2f} from the recipe as it ships.",
+        figures.markdown_table(header, rows, left=4),
+    ]
+
+
+def tuning_table(found: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows: what was found from each start, and its validation error."""
+    header = ["recipe", "start", "gamma found", "tau found"]
+    header += ["as it started", "tuned", "as it ships", "difference", "n", "time"]
+    rows = []
+    for start in found["starts"]:
+        spreads = [Spread(**start[key]) for key in ("started", "tuned", "shipped")]
+        rows.append(
+            [
+                start["recipe"],
+                start["start"],
+                *(" ".join(f"{rate:g}" for rate in start[key]) for key in ("gamma", "tau")),
+                *map(str, spreads),
+                f"{spreads[1].mean - spreads[2].mean:+.2f}",
+                str(spreads[1].n),
+                figures.duration(start["seconds"]),
+            ]
+        )
+    return header, rows
