@@ -15,7 +15,7 @@ from binep.network import Network
 
 DIGIT_BITS = 10
 DIGITS = 3
-PROGRAMS = 96  # to keep most of a GPU's multiprocessors busy
+PROGRAMS = 120  # that keep most of a GPU's multiprocessors busy
 
 
 def dtype_of_bits(network: Network) -> torch.dtype:
@@ -257,8 +257,8 @@ def convolve(
         ROWS=tile_rows,
         OUTPUTS=tile_outputs,
         DEPTH=depth,
-        num_warps=8 if tile_rows * tile_outputs > 128 * 64 else 4,
-        num_stages=4,
+        num_warps=4,
+        num_stages=4 if programs <= 2 * PROGRAMS else 3,
         enable_fp_fusion=False,
         **numbers,
     )
@@ -266,13 +266,11 @@ def convolve(
 
 def _tile(count: int, channels: int, outputs: int) -> tuple[int, int, int]:
     """Rows, outputs and depth of a tile: as large as leaves work for all multiprocessors."""
-    rows, columns = 128, min(128, max(16, 1 << (outputs - 1).bit_length()))
-    while rows > 32 and -(-count // rows) * -(-outputs // columns) < PROGRAMS:
-        if columns >= rows and columns > 32:
-            columns //= 2
-        else:
-            rows //= 2
-    return rows, columns, min(64, max(16, 1 << (channels - 1).bit_length()))
+    rows, columns = 64, min(128, max(16, 1 << (outputs - 1).bit_length()))
+    while columns > 32 and -(-count // rows) * -(-outputs // columns) < PROGRAMS:
+        columns //= 2
+    deepest = 64 if columns > 64 else 128
+    return rows, columns, min(deepest, max(16, 1 << (channels - 1).bit_length()))
 
 
 def split_digits(gain: Tensor) -> tuple[Tensor, list[Tensor]]:

@@ -4,7 +4,7 @@ A relaxer has `free(first, batch)` and `nudged(first, free, labels, direction)`,
 `Phase`. `choose_relaxer` takes the one made for a network.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -165,47 +165,46 @@ class Stepwise(_Base):
         """All layers move at once, from the states of the step before."""
         fields, top = fields or {}, len(state) - 1
         moved: dict[int, tuple[Tensor, Tensor]] = {}
-        with self._beside():
-            if top > 0:
-                up, _ = self.couplings[top].up(activity[top - 1])
-                moved[top] = self._advance(top, up, None, state[top], nudge)
-        ups: list[tuple[Tensor, Tensor | None]] = [(first, None)]
-        for n, fast in enumerate(self.couplings[1:-1], 1):
-            if n in fields and isinstance(fast, FastConv):
-                ups.append((fast.up_with_field(activity[n - 1], activity[n], fields[n]), None))
-            else:
-                ups.append(fast.up(activity[n - 1]))
-        for n, (up, _) in reversed(list(enumerate(ups))):
-            above = self.couplings[n + 1] if n < top else None
-            if n + 1 in fields and isinstance(above, FastConv):
-                moved[n] = self._advance_by_field(n, up, fields[n + 1], above, state[n])
-            elif n + 1 == top and self._thin:
-                with self._beside():
-                    moved[n] = self._advance(n, up, activity[top], state[n])
-            else:
-                switches = ups[n + 1][1] if n + 1 < len(ups) else None
-                down = above.down(activity[n + 1], switches) if above is not None else None
-                moved[n] = self._advance(n, up, down, state[n], nudge if n == top else None)
-        self._join()
+        ups: dict[int, tuple[Tensor, Tensor | None]] = {0: (first, None)}
+        for n, fast in enumerate(self.couplings):
+            with self._beside(n):
+                if n in fields and isinstance(fast, FastConv):
+                    ups[n] = fast.up_with_field(activity[n - 1], activity[n], fields[n]), None
+                elif n > 0:
+                    ups[n] = fast.up(activity[n - 1])
+                if n == top:
+                    moved[n] = self._advance(n, ups[n][0], None, state[n], nudge)
+        self._join(range(top))
+        for n, above in enumerate(self.couplings[1:]):
+            with self._beside(n):
+                up, down = ups[n][0], activity[n + 1]
+                if n + 1 in fields and isinstance(above, FastConv):
+                    moved[n] = self._advance_by_field(n, up, fields[n + 1], above, state[n])
+                    continue
+                if not (self._thin and n + 1 == top):
+                    down = above.down(down, ups[n + 1][1])
+                moved[n] = self._advance(n, up, down, state[n])
+        self._join(range(top + 1))
         return [moved[n][0] for n in range(top + 1)], [moved[n][1] for n in range(top + 1)]
 
     @contextmanager
-    def _beside(self) -> Iterator[None]:
-        """Launch on a second stream, beside what follows on the first one until `_join`."""
-        if self._side is None:
+    def _beside(self, n: int) -> Iterator[None]:
+        """Launch on a stream of its own, beside whatever else is launched until `_join`."""
+        if self.device.type != "cuda":
             yield
             return
-        self._side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._side):
+        self._streams[n].wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._streams[n]):
             yield
 
-    def _join(self) -> None:
-        if self._side is not None:
-            torch.cuda.current_stream().wait_stream(self._side)
+    def _join(self, streams: Iterable[int]) -> None:
+        if self.device.type == "cuda":
+            for n in streams:
+                torch.cuda.current_stream().wait_stream(self._streams[n])
 
     @cached_property
-    def _side(self) -> torch.cuda.Stream | None:
-        return torch.cuda.Stream() if self.device.type == "cuda" else None
+    def _streams(self) -> list[torch.cuda.Stream]:
+        return [torch.cuda.Stream() for _ in self.couplings]
 
     @cached_property
     def _thin(self) -> bool:
@@ -258,7 +257,7 @@ class Stepwise(_Base):
         found, top = {}, len(self.couplings) - 1
         for n in reversed(layers):
             if n == top:
-                with self._beside():
+                with self._beside(n):
                     up, _ = self.couplings[n].up(sources[n - 1])
                     found[n] = self._advance(n, up, None, up)
                 continue
@@ -268,7 +267,8 @@ class Stepwise(_Base):
                 down = self.couplings[n + 1].down(down, None)
             # Prototypical dynamics do not look at the state: anything of its shape will do.
             found[n] = self._advance(n, up, down, up)
-        self._join()
+        if top in found:
+            self._join([top])
         return found
 
     def _advance(
@@ -331,7 +331,9 @@ class Stepwise(_Base):
         above.transpose(
             field,
             up=up,
-            gain=None if n == 0 else coupling.synapses.gain.detach().expand(state.shape[1]).contiguous(),
+            gain=None
+            if n == 0
+            else coupling.synapses.gain.detach().expand(state.shape[1]).contiguous(),
             bias=None if coupling.bias is None else coupling.bias.detach(),
             state=state,
             new_state=moved,
@@ -420,12 +422,10 @@ class Events(_Base):
                 fast.turned = turned[entry : entry + count].view(shape[::-1])
             neuron, entry = neuron + size, entry + count
         self.kernels, self.turned = kernels, turned
-        self.table = torch.tensor(rows, device=self.device)
+        self.table = torch.tensor(rows, dtype=torch.int32, device=self.device)
         wide = min(self.sizes) >= WIDE
         self.dense_steps = min(BUSY_STEPS if wide else 2, self.learning.free_steps - 1)
-        self.stepwise = Stepwise(
-            self.network, self.learning, self.couplings, self.beta, self.dtype
-        )
+        self.stepwise = Stepwise(self.network, self.learning, self.couplings, self.beta, self.dtype)
 
     def free(self, first: Tensor, batch: int) -> Phase:
         state, activity = self.start(batch)
@@ -470,7 +470,7 @@ class Events(_Base):
         couplings, (batch, total) = self.network.couplings, sums.state.shape
         residual, ran = per_sample(first)
         events = torch.empty_like(sums.up)
-        bounds = torch.empty(batch, len(self.sizes) + 1, dtype=torch.int32, device=self.device)
+        counts = torch.zeros(batch, 2, len(self.sizes), dtype=torch.int32, device=self.device)
         gains = torch.stack([coupling.synapses.gain.detach() for coupling in couplings])
         events_kernel[(batch,)](
             first,
@@ -479,7 +479,7 @@ class Events(_Base):
             sums.state,
             sums.bits,
             events,
-            bounds,
+            counts,
             gains,
             self._biases(),
             self.kernels,
@@ -499,7 +499,7 @@ class Events(_Base):
             NUDGED=labels is not None,
             CONSTANT=self.learning.nudge == "constant",
             PACKED=self.dtype == torch.int8,
-            BLOCK=min(8192, power_of_two(max(self.sizes))),
+            BLOCK=min(4096, power_of_two(max(self.sizes))),
             num_warps=16,
             enable_fp_fusion=False,
         )
@@ -515,9 +515,7 @@ class Events(_Base):
         parts = []
         for size, coupling in zip(self.sizes, self.network.couplings, strict=True):
             bias = coupling.bias
-            parts.append(
-                torch.zeros(size, device=self.device) if bias is None else bias.detach()
-            )
+            parts.append(torch.zeros(size, device=self.device) if bias is None else bias.detach())
         return torch.cat(parts)
 
 

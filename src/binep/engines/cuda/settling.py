@@ -69,11 +69,28 @@ def thin_kernel(
         a = tl.minimum(tl.maximum(h, 0.0), 1.0)
         sent = tl.minimum(tl.maximum(o, 0.0), 1.0)
         up = tl.zeros((16,), tl.float32)
-        down = tl.zeros((WIDTH,), tl.float32)
-        for n in tl.static_range(OUTPUTS):
-            sign = (negative << (31 - n)) & -2147483648
-            up = tl.where(k == n, tl.sum(_flipped(a, sign), 0), up)
-            down += _flipped(tl.sum(tl.where(k == n, sent, 0.0), 0) + tl.zeros_like(a), sign)
+        zero = tl.zeros((WIDTH,), tl.float32)
+        down = zero
+        # Five outputs at a time: their sums over the hidden layer share one pass across threads.
+        for n in tl.static_range(0, OUTPUTS, 5):
+            s0, s1 = _sign_bit(negative, n), _sign_bit(negative, n + 1)
+            s2, s3 = _sign_bit(negative, n + 2), _sign_bit(negative, n + 3)
+            s4 = _sign_bit(negative, n + 4)
+            parts = (
+                _flipped(a, s0),
+                _flipped(a, s1),
+                _flipped(a, s2),
+                _flipped(a, s3),
+                _flipped(a, s4),
+            )
+            u0, u1, u2, u3, u4 = tl.reduce(parts, 0, _add_five)
+            up = tl.where(k == n, u0, tl.where(k == n + 1, u1, up))
+            up = tl.where(k == n + 2, u2, tl.where(k == n + 3, u3, tl.where(k == n + 4, u4, up)))
+            down += _flipped(tl.sum(tl.where(k == n, sent, 0.0), 0) + zero, s0)
+            down += _flipped(tl.sum(tl.where(k == n + 1, sent, 0.0), 0) + zero, s1)
+            down += _flipped(tl.sum(tl.where(k == n + 2, sent, 0.0), 0) + zero, s2)
+            down += _flipped(tl.sum(tl.where(k == n + 3, sent, 0.0), 0) + zero, s3)
+            down += _flipped(tl.sum(tl.where(k == n + 4, sent, 0.0), 0) + zero, s4)
         new = tl.minimum(tl.maximum(constant + alpha * down, 0.0), 1.0)
         new = tl.where(inside, new, 0.0)
         above = tl.minimum(tl.maximum(alpha * up + b, 0.0), 1.0)
@@ -92,6 +109,17 @@ def thin_kernel(
 
 
 @triton.jit
+def _add_five(a0, a1, a2, a3, a4, b0, b1, b2, b3, b4):
+    return a0 + b0, a1 + b1, a2 + b2, a3 + b3, a4 + b4
+
+
+@triton.jit
+def _sign_bit(negative, n: tl.constexpr):
+    """Bit n of each word, as the sign bit of a float32; outputs that there are not count 0."""
+    return (negative << (31 - n)) & -2147483648
+
+
+@triton.jit
 def _flipped(values, sign):
     """Values whose sign bit is flipped where `sign` has it set."""
     return (values.to(tl.int32, bitcast=True) ^ sign).to(tl.float32, bitcast=True)
@@ -104,13 +132,13 @@ def events_kernel(
     down,  # int32, (batch, total): sums from above
     state,  # f32, (batch, total), changed in place
     bits,  # (batch, total), changed in place
-    events,  # int32, (batch, total), scratch: neurons that flipped
-    bounds,  # int32, (batch, LAYERS + 1), scratch: where each layer's events begin
+    events,  # int32, (batch, total), scratch: neurons that flipped, layer by layer
+    counts,  # int32, (batch, 2, LAYERS), zero: how many, for odd and even steps
     gains,  # f32, (LAYERS,)
     bias,  # f32, (total,)
     kernels,  # all couplings' kernels, one after the other, (above, below) each
     turned,  # their transposes
-    table,  # int64, (LAYERS, 3): a layer's size, its first neuron, its kernel's first entry
+    table,  # int32, (LAYERS, 3): a layer's size, its first neuron, its kernel's first entry
     labels,  # int64, (batch,)
     beta,  # f32, (1,), signed
     rest,  # f32, (batch, outputs): s* that a constant nudge pulls at
@@ -132,103 +160,118 @@ def events_kernel(
     """A phase of a dense network of bits, at the cost of its events.
 
     Sums are kept, and a neuron that flips adds or takes away its column of weights. What a flip
-    costs is one row of memory; what a quiet step costs is one pass over the states.
+    costs is one row of memory; what a quiet step costs is one pass over the states. The order of
+    events is left to chance: their sums are integers.
     """
     sample = tl.program_id(0).to(tl.int64)
     row = sample * total
-    marks = bounds + sample * (LAYERS + 1)
-    tl.store(marks, 0)
-    moving = 1
-    largest = 0.0
+    outputs = tl.load(table + 3 * (LAYERS - 1))
+    size_0 = tl.load(table)
+    change = 1.0
     t = 0
-    while (t < steps) & (moving > 0):
-        count = 0
-        moving = 0
-        largest = 0.0
+    while (t < steps) & (change > 0.0):
+        now = counts + (sample * 2 + t % 2) * LAYERS
+        later = counts + (sample * 2 + (t + 1) % 2) * LAYERS
+        change = 0.0
         for n in tl.static_range(LAYERS):
             size, offset = tl.load(table + 3 * n), tl.load(table + 3 * n + 1)
-            for start in range(0, size, BLOCK):
-                i = start + tl.arange(0, BLOCK)
-                inside = i < size
-                at = row + offset + i
-                if n == 0:
-                    drive = tl.load(first + sample * size + i, mask=inside, other=0.0)
-                else:
-                    sums = tl.load(up + at, mask=inside, other=0).to(tl.float32)
-                    drive = tl.load(gains + n) * sums
-                    drive = drive + tl.load(bias + offset + i, mask=inside, other=0.0)
-                if n + 1 < LAYERS:
-                    sums = tl.load(down + at, mask=inside, other=0).to(tl.float32)
-                    drive = drive + tl.load(gains + n + 1) * sums
-                s = tl.load(state + at, mask=inside, other=0.0)
-                nudge = s
-                if NUDGED and n + 1 == LAYERS:
-                    anchor = s
-                    if CONSTANT:
-                        anchor = tl.load(rest + sample * size + i, mask=inside, other=0.0)
-                    y = tl.where(i // per_class == tl.load(labels + sample), 1.0, 0.0)
-                    nudge = tl.load(beta) * direction * (y - anchor)
-                new = moved(
-                    s, drive, nudge, threshold, sigma, slope,
-                    True, NUDGED and n + 1 == LAYERS, False,
-                )  # fmt: skip
-                tl.store(state + at, new, mask=inside)
-                fires = new >= threshold
-                # A bit follows its state: what it was need not be read.
-                flipped = inside & (fires != (s >= threshold))
-                # Both counts in one sum: those that flipped, and those that moved at all.
-                seen = flipped.to(tl.int64) + ((inside & (new != s)).to(tl.int64) << 32)
-                seen = tl.sum(seen, 0)
-                found = (seen & 0xFFFFFFFF).to(tl.int32)
-                moving += (seen >> 32).to(tl.int32)
-                if found > 0:
-                    place = count + tl.cumsum(flipped.to(tl.int32), 0) - 1
-                    tl.store(events + row + place, tl.where(fires, i, -1 - i), mask=flipped)
-                    tl.store(bits + at, fires.to(bits.dtype.element_ty), mask=flipped)
-                count += found
-                if t + 1 == steps:
-                    change = tl.where(inside, tl.abs(new - s), 0.0)
-                    largest = tl.maximum(largest, tl.max(change, 0))
-            tl.store(marks + n + 1, count)
+            tl.store(later + n, 0)
+            gain = tl.load(gains + n)
+            down_gain = tl.load(gains + n + 1) if n + 1 < LAYERS else gain
+            nudge = tl.load(beta) * direction if NUDGED else gain
+            label = tl.load(labels + sample) if NUDGED else 0
+            if size > 256:
+                change = tl.maximum(change, _pass_layer(
+                    first + sample * size_0, up + row + offset, down + row + offset,
+                    bias + offset, state + row + offset, bits + row + offset,
+                    events + row + offset, now + n, rest + sample * outputs,
+                    size, gain, down_gain, nudge, label, per_class, threshold, sigma, slope,
+                    n == 0, n + 1 < LAYERS, NUDGED and n + 1 == LAYERS, CONSTANT, BLOCK,
+                ))  # fmt: skip
+            else:
+                change = tl.maximum(change, _pass_layer(
+                    first + sample * size_0, up + row + offset, down + row + offset,
+                    bias + offset, state + row + offset, bits + row + offset,
+                    events + row + offset, now + n, rest + sample * outputs,
+                    size, gain, down_gain, nudge, label, per_class, threshold, sigma, slope,
+                    n == 0, n + 1 < LAYERS, NUDGED and n + 1 == LAYERS, CONSTANT, 256,
+                ))  # fmt: skip
         t += 1
-        if count > 0:
-            tl.debug_barrier()
-            for n in tl.static_range(LAYERS):
-                begin, end = tl.load(marks + n), tl.load(marks + n + 1)
-                if end > begin:
-                    if n + 1 < LAYERS:
-                        above, at = tl.load(table + 3 * n + 3), tl.load(table + 3 * n + 4)
-                        weights = turned + tl.load(table + 3 * n + 5)
-                        _add_rows(up + row + at, weights, above, events + row, begin, end, PACKED)
-                    if n > 0:
-                        below, at = tl.load(table + 3 * n - 3), tl.load(table + 3 * n - 2)
-                        weights = kernels + tl.load(table + 3 * n + 2)
-                        _add_rows(down + row + at, weights, below, events + row, begin, end, PACKED)
-            tl.debug_barrier()
-    tl.store(residual + sample, largest)
+        tl.debug_barrier()
+        for n in tl.static_range(LAYERS):
+            count = tl.load(now + n)
+            if count > 0:
+                source = events + row + tl.load(table + 3 * n + 1)
+                if n + 1 < LAYERS:
+                    above, at = tl.load(table + 3 * n + 3), tl.load(table + 3 * n + 4)
+                    weights = turned + tl.load(table + 3 * n + 5)
+                    _add_rows(up + row + at, weights, above, source, count, PACKED)
+                if n > 0:
+                    below, at = tl.load(table + 3 * n - 3), tl.load(table + 3 * n - 2)
+                    weights = kernels + tl.load(table + 3 * n + 2)
+                    _add_rows(down + row + at, weights, below, source, count, PACKED)
+        tl.debug_barrier()
+    tl.store(residual + sample, change)
     tl.store(ran + sample, t)
 
 
 @triton.jit
-def _add_rows(sums, weights, width, events, begin, end, PACKED: tl.constexpr):
-    """Add (or take away) a row of weights for each event; wide rows and narrow ones."""
-    if width <= 256:
-        _add_tiles(sums, weights, width, events, begin, end, 64, 256)
-    elif PACKED:
-        _add_words(sums, weights, width, events, begin, end, 32, 1024)
-    else:
-        _add_tiles(sums, weights, width, events, begin, end, 8, 4096)
+def _pass_layer(
+    first, up, down, bias, state, bits, events, count, rest,
+    size, gain, down_gain, strength, label, per_class, threshold, sigma, slope,
+    FIRST: tl.constexpr, HAS_DOWN: tl.constexpr, NUDGED: tl.constexpr, CONSTANT: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One step of one layer of one sample; lists who flipped, and returns the largest change."""
+    largest = tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, size, BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        inside = i < size
+        if FIRST:
+            drive = tl.load(first + i, mask=inside, other=0.0)
+        else:
+            drive = gain * tl.load(up + i, mask=inside, other=0).to(tl.float32)
+            drive = drive + tl.load(bias + i, mask=inside, other=0.0)
+        if HAS_DOWN:
+            drive = drive + down_gain * tl.load(down + i, mask=inside, other=0).to(tl.float32)
+        s = tl.load(state + i, mask=inside, other=0.0)
+        nudge = s
+        if NUDGED:
+            anchor = tl.load(rest + i, mask=inside, other=0.0) if CONSTANT else s
+            nudge = strength * (tl.where(i // per_class == label, 1.0, 0.0) - anchor)
+        new = moved(s, drive, nudge, threshold, sigma, slope, True, NUDGED, False)
+        tl.store(state + i, new, mask=inside)
+        largest = tl.maximum(largest, tl.where(inside, tl.abs(new - s), 0.0))
+        # A bit follows its state: what it was need not be read.
+        fires = new >= threshold
+        flipped = inside & (fires != (s >= threshold))
+        place = tl.atomic_add(
+            count + tl.zeros_like(i), tl.full((BLOCK,), 1, tl.int32), mask=flipped, sem="relaxed",
+            scope="cta",
+        )  # fmt: skip
+        tl.store(events + place, tl.where(fires, i, -1 - i), mask=flipped)
+        tl.store(bits + i, fires.to(bits.dtype.element_ty), mask=flipped)
+    return tl.max(largest, 0)
 
 
 @triton.jit
-def _add_tiles(
-    sums, weights, width, events, begin, end, GROUP: tl.constexpr, TILE: tl.constexpr
-):
+def _add_rows(sums, weights, width, events, count, PACKED: tl.constexpr):
+    """Add (or take away) a row of weights for each event; wide rows and narrow ones."""
+    if width <= 256:
+        _add_tiles(sums, weights, width, events, count, 64, 256)
+    elif PACKED:
+        _add_words(sums, weights, width, events, count, 32, 1024)
+    else:
+        _add_tiles(sums, weights, width, events, count, 8, 4096)
+
+
+@triton.jit
+def _add_tiles(sums, weights, width, events, count, GROUP: tl.constexpr, TILE: tl.constexpr):
     for start in range(0, width, TILE):
         j = start + tl.arange(0, TILE)
         total = tl.zeros((TILE,), tl.int32)
-        for e in range(begin, end, GROUP):
-            sign, source, known = _group(events, e, end, GROUP)
+        for e in range(0, count, GROUP):
+            sign, source, known = _group(events, e, count, GROUP)
             w = tl.load(
                 weights + source[:, None] * width + j[None, :],
                 mask=known[:, None] & (j < width)[None, :],
@@ -240,9 +283,7 @@ def _add_tiles(
 
 
 @triton.jit
-def _add_words(
-    sums, weights, width, events, begin, end, GROUP: tl.constexpr, TILE: tl.constexpr
-):
+def _add_words(sums, weights, width, events, count, GROUP: tl.constexpr, TILE: tl.constexpr):
     """The same for signs of one byte, four to a word.
 
     Of +1 = 0x01 and -1 = 0xFF the bit 0x02 says which, so `w = 1 - (byte & 2)`. The masked words
@@ -258,8 +299,8 @@ def _add_words(
         c = tl.zeros((TILE,), tl.int32)
         d = tl.zeros((TILE,), tl.int32)
         balance = 0
-        for e in range(begin, end, GROUP):
-            sign, source, known = _group(events, e, end, GROUP)
+        for e in range(0, count, GROUP):
+            sign, source, known = _group(events, e, count, GROUP)
             balance += tl.sum(sign, 0)
             w = tl.load(
                 words + source[:, None] * (width // 4) + j[None, :],
