@@ -155,7 +155,17 @@ def test_a_users_file_works_where_a_name_does(tmp_path: Path):
 
 
 def commands() -> list[list[str]]:
-    tops = ["train", "recipes", "eval", "report", "gradcheck", "reproduce", "export", "data"]
+    tops = [
+        "train",
+        "recipes",
+        "eval",
+        "report",
+        "gradcheck",
+        "reproduce",
+        "export",
+        "hardware",
+        "data",
+    ]
     return [[top] for top in tops] + [["data", "fetch"], ["data", "check"]]
 
 

@@ -200,19 +200,24 @@ def evaluate(
     device: Device = "auto",
     data_dir: DataDir = None,
     offline: Offline = False,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="hardware.KEY=VALUE", help="On imperfect hardware."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure a trained network on its data.
+    """Measure a trained network on its data, or what is left of it on imperfect hardware.
 
     Example: binep eval runs/digits-1fc-w-seed0 --readout single
     """
     from binep import runs
     from binep.errors import choose
+    from binep.hardware.sweep import on_hardware
     from binep.network import READOUTS
 
     choose(readout, READOUTS, "readout")
     choose(split, ("test", "train"), "split")
-    opened = runs.open_run(run)
+    opened = on_hardware(runs.open_run(run), overrides or [])
     tally = opened.evaluate(split, device=device, data_dir=data_dir, offline=offline)
     if as_json:
         errors = {each: tally.error(each) for each in READOUTS}
@@ -565,6 +570,92 @@ def export(
     written = ship(runs.open_run(run), to, format, options, data_dir=data_dir, offline=offline)
     for path in written:
         print(f"{path}  {path.stat().st_size:,} bytes")
+
+
+@app.command()
+def hardware(
+    what: Annotated[
+        str, typer.Argument(metavar="RUN|RECIPE", help="A run's folder, a recipe's name or file.")
+    ],
+    costs: Annotated[
+        Path | None, typer.Option(help="TOML file with the energy of each operation.")
+    ] = None,
+    images: Annotated[int, typer.Option(help="Images that activity is measured on.")] = 100,
+    sweep: Annotated[
+        Path | None,
+        typer.Option(help="Instead: error against each imperfection; folder for the figure."),
+    ] = None,
+    epochs: Annotated[
+        int, typer.Option(help="For --sweep: also train at every value, so many epochs.")
+    ] = 0,
+    device: Device = "auto",
+    data_dir: DataDir = None,
+    offline: Offline = False,
+    overrides: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
+    """What a network costs as hardware: memory, operations, activity, energy; or what it bears.
+
+    Example: binep hardware mnist-1fc-wa --json
+    """
+    from dataclasses import asdict
+
+    from rich.console import Console
+
+    from binep.hardware import costs as counting
+    from binep.hardware import sweep as sweeping
+
+    opened, recipe, network = _run_or_recipe(what, overrides or [], device)
+    if sweep is not None:
+        if opened is None:
+            raise BinepError(f"--sweep with {what}: it needs a trained network, allowed is a run")
+        found = sweeping.sweep(
+            opened,
+            epochs=epochs,
+            images=images,
+            device=device,
+            data_dir=data_dir,
+            offline=offline,
+            say=lambda text: print(text, file=sys.stderr, flush=True),
+        )
+        for path in sweeping.write(found, sweep):
+            print(path)
+        return
+    if images < 1:
+        raise BinepError(f"--images {images}: allowed is at least 1")
+    x = _first_test_images(recipe, images, device, data_dir, offline)
+    counted = counting.report(recipe, network, x, counting.load_costs(costs))
+    if as_json:
+        _print_json(asdict(counted))
+    else:
+        Console().print(counting.render(counted))
+
+
+def _run_or_recipe(what: str, overrides: list[str], device: str) -> tuple[Any, Any, Any]:
+    """A run (or None), its recipe, and its network, fresh if it is only a recipe."""
+    import torch
+
+    from binep import recipe as recipes
+    from binep import runs
+    from binep.engines.select import select_device
+    from binep.hardware.sweep import on_hardware
+
+    if Path(what).is_dir():
+        opened = on_hardware(runs.open_run(what), overrides)
+        return opened, opened.recipe, opened.network(device)
+    recipe = recipes.load(what, overrides)
+    network = recipe.build_network(torch.Generator().manual_seed(0))
+    return None, recipe, network.to(select_device(device))
+
+
+def _first_test_images(
+    recipe: Any, count: int, device: str, data_dir: Path | None, offline: bool
+) -> Any:
+    from binep import data
+    from binep.engines.select import select_device
+
+    dataset = data.load(recipe.data.name, data_dir=data_dir, offline=offline)
+    return dataset.to(select_device(device)).inputs(dataset.test.images[:count])
 
 
 @data_app.command("fetch")

@@ -22,6 +22,7 @@ from binep.couplings import ConvPool, Coupling, Dense
 from binep.data import DATASETS, Augmentation, Dataset
 from binep.errors import BinepError, choose
 from binep.gradients import SIGNS, BackpropThroughTime, EquilibriumPropagation, Learning
+from binep.hardware.imperfect import Imperfections, ImperfectNetwork, imperfect_optimizers
 from binep.network import COSTS, DYNAMICS, Network
 from binep.neurons import HardSigmoid, Heaviside
 from binep.optim import RATES, Optimizers, assign_optimizers
@@ -148,6 +149,19 @@ class TrainingKeys:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HardwareKeys:
+    """What is wrong with the hardware, see `Imperfections`; by default nothing."""
+
+    weight_errors: float = _key(0.0, low=0, high=1)
+    activation_errors: float = _key(0.0, low=0, high=1)
+    stuck: float = _key(0.0, low=0, high=1)
+    threshold_spread: float = _key(0.0, low=0)
+    momentum_bits: int | None = _key(None, low=2, high=24)
+    momentum_leak: float = _key(0.0, low=0, high=1)
+    device: int = _key(0, low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
 class PaperKeys:
     """What the paper reports, in per cent: mean and standard deviation, and where."""
 
@@ -176,7 +190,12 @@ class Recipe:
     optimizer: OptimizerKeys = field(default_factory=OptimizerKeys)
     schedule: ScheduleKeys = field(default_factory=ScheduleKeys)
     training: TrainingKeys
+    hardware: HardwareKeys = field(default_factory=HardwareKeys)
     paper: PaperKeys = field(default_factory=PaperKeys)
+
+    @property
+    def imperfections(self) -> Imperfections:
+        return Imperfections(**asdict(self.hardware))
 
     @property
     def augmentation(self) -> Augmentation:
@@ -209,7 +228,7 @@ class Recipe:
                 torch.nn.init.zeros_(coupling.bias)
             if keys.scale is not None and binary:
                 torch.nn.init.constant_(coupling.scale, keys.scale)
-        return Network(
+        network = Network(
             source.image_shape if keys.conv else (math.prod(source.image_shape),),
             chain,
             Heaviside(keys.threshold, keys.sigma)
@@ -223,6 +242,8 @@ class Recipe:
             cost=keys.cost,
             clamp_nudged=keys.clamp_nudged,
         )
+        wrong = self.imperfections
+        return ImperfectNetwork(network, wrong, generator) if wrong.of_network else network
 
     def build_learning(self, generator: torch.Generator | None = None) -> Learning:
         """EP or BPTT as the recipe says; random signs come from `generator`."""
@@ -243,8 +264,8 @@ class Recipe:
         self, network: Network, generator: torch.Generator | None = None
     ) -> Optimizers:
         """Every parameter's optimizer; initial momentum noise comes from `generator`."""
-        keys = self.optimizer
-        return assign_optimizers(
+        keys, wrong = self.optimizer, self.imperfections
+        optimizers = assign_optimizers(
             network,
             gamma=keys.gamma,
             tau=keys.tau,
@@ -253,6 +274,9 @@ class Recipe:
             lr_weight=keys.lr_weight,
             noise=keys.momentum_noise,
             generator=generator,
+        )
+        return (
+            imperfect_optimizers(optimizers, wrong, generator) if wrong.of_momentum else optimizers
         )
 
     def set_rates(self, optimizers: Optimizers, epochs_done: int) -> None:
@@ -482,6 +506,8 @@ def _resolve(recipe: Recipe) -> Recipe:
             recipe.build_optimizers(network)
         if recipe.learning.method == "bptt" and network.neuron.binary:
             raise BinepError("learning.method='bptt' needs network.activations='real'")
+        if recipe.learning.method == "bptt" and recipe.imperfections.of_network:
+            raise BinepError("imperfect hardware with learning.method='bptt': allowed is 'ep'")
     except BinepError as error:
         raise BinepError(f"recipe {recipe.name}: {error}") from None
     return replace(

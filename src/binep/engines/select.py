@@ -9,6 +9,7 @@ from torch import Tensor
 from binep.engines.reference import ReferenceEngine
 from binep.errors import BinepError, choose
 from binep.gradients import Learning
+from binep.hardware.imperfect import why_only_reference
 from binep.metrics import Tally
 from binep.network import Network
 from binep.optim import Optimizers
@@ -89,6 +90,12 @@ def select_engine(
     Where `auto` has to take the reference although there is a faster one, `say` is told why.
     """
     choose(name, ("auto", *ENGINES), "engine")
+    reason = why_only_reference(network, optimizers)
+    if reason is not None and name != "reference":
+        if name != "auto":
+            raise BinepError(f"engine {name!r} does not run {reason}: allowed is 'reference'")
+        say(f"only engine 'reference' runs {reason}")
+        name = "reference"
     if name != "auto":
         return ENGINES[name](network, learning, optimizers)
     if next(network.parameters()).is_cuda:

@@ -1,0 +1,175 @@
+"""The hardware report: counts checked by hand, the paper's factors, and error against faults."""
+
+import io
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from binep import recipe as recipes
+from binep import runs
+from binep.errors import BinepError
+from binep.hardware import costs, sweep
+from binep.hardware.costs import Operations
+
+
+def count(name: str, *overrides: str) -> costs.HardwareReport:
+    recipe = recipes.load(name, list(overrides))
+    network = recipe.build_network(torch.Generator().manual_seed(0))
+    x = torch.randint(0, 256, (3, *network.input_shape), dtype=torch.uint8)
+    return costs.report(recipe, network, x, costs.load_costs())
+
+
+def test_memory_by_hand():
+    """64-24-10: 1776 synapses, 34 biases and 2 scales."""
+    found = costs.memory(recipes.load("digits-1fc-w", ["network.dense=[24]"]))
+    assert (found.synapses, found.others) == (1776, 36)
+    assert found.run == 1776 + 32 * 36
+    assert found.train == 33 * 1776 + 32 * 36
+    assert found.latent == 65 * 1776 + 32 * 36
+    narrow = recipes.load("digits-1fc-w", ["network.dense=[24]", "hardware.momentum_bits=5"])
+    assert costs.memory(narrow).train == 6 * 1776 + 32 * 36
+
+
+@pytest.mark.parametrize(
+    ("name", "paper", "low", "high"),
+    [
+        ("mnist-1fc-w", 7.5, 7.4, 8.0),
+        ("mnist-2fc-w-a", 2.0, 2.08, 2.14),
+        ("mnist-conv-w", 9.0, 55.0, 64.0),
+        ("cifar10-conv-w", 54.0, 61.5, 64.0),
+    ],
+)
+def test_factors_of_the_paper(name: str, paper: float, low: float, high: float):
+    """Fully connected ones come out; for convolutional ones the difference is explained."""
+    recipe = recipes.load(name)
+    reference, said = costs.reference_of(recipe)
+
+    def factor(only_synapses: bool) -> float:
+        mine, theirs = (
+            costs.memory(each, real_bits=64, only_synapses=only_synapses).run
+            for each in (recipe, reference)
+        )
+        return theirs / mine
+
+    assert said == paper
+    assert low <= round(factor(False), 2) <= round(factor(True), 2) <= high
+
+
+def test_the_text_explains_only_what_differs():
+    small = ["network.conv=[2]", "network.pool=2"]
+    rates = ["optimizer.gamma=1e-4", "optimizer.tau=1e-6", "optimizer.lr_bias=0.1"]
+    same = count("mnist-conv-w", *small, *rates, "learning.free_steps=2")
+    assert "It does not say how it counted" in costs._compare(replace(same, paper=9.0))
+    assert "does not say" not in costs._compare(replace(same, paper=same.synapse_factor))
+    assert "The paper" not in costs._compare(replace(same, paper=None))
+
+
+def test_operations_of_bits_by_hand():
+    """64-24-20, T = 8: sums of 480 synapses, upwards on 20 and downwards on 24 neurons."""
+    found = count(
+        "digits-1fc-wa", "network.dense=[24]", "network.per_class=2", "learning.free_steps=8"
+    )
+    work = {each.what: each.operations for each in found.work}
+    assert work["step"] == Operations(
+        ands=4 * 480, popcount_bits=4 * 480, adds=44 + 4 * 44, multiplies=44, memory_bits=2 * 480
+    )
+    inputs = Operations(adds=64 * 24, multiplies=24, memory_bits=64 * 24)
+    assert work["prediction"] == inputs + work["step"] * 8
+    assert work["prediction by events"].ands < work["prediction"].ands
+    learning = Operations(
+        ands=2 * (480 + 1536), adds=3 * (480 + 1536), memory_bits=64 * (480 + 1536)
+    )
+    assert work["training sample"] == inputs + work["step"] * 18 + learning
+    assert found.stored_bits == 1
+
+
+def test_operations_of_a_convolution_by_hand():
+    """1-4 channels, 5x5 kernels, padded: 64 positions of 8x8, used at every one."""
+    recipe = recipes.load("digits-conv-wa", ["network.conv=[4]", "network.per_class=2"])
+    network = recipe.build_network()
+    assert costs.uses(network.couplings[0], (1, 8, 8)) == 4 * 25 * 64
+    assert costs.uses(network.couplings[1], (4, 4, 4)) == 64 * 20
+
+
+def test_real_activations_add_and_real_weights_multiply():
+    real = count("digits-1fc-w", "network.dense=[24]")
+    step = real.work[0].operations
+    assert step.ands == 0 and step.float_adds == 2 * 240 + 4 * 34 and step.float_multiplies == 34
+    assert real.stored_bits == 32
+    full = real.work[-1].operations
+    assert full.float_multiplies == 64 * 24 + 30 * 2 * 240
+    assert real.reference_name == "digits-1fc-w with real weights"
+
+
+def test_activity_is_what_changes():
+    recipe = recipes.load("digits-1fc-wa", ["network.dense=[24]", "learning.free_steps=30"])
+    network = recipe.build_network()
+    x = torch.randint(0, 256, (5, 64), dtype=torch.uint8)
+    found = costs.measure_activity(network, x, 30)
+    assert len(found) == 30 and all(0 <= share <= 1 for step in found for share in step)
+    assert found[0][0] > 0 and found[-1] == [0.0, 0.0]
+
+
+def test_energy_is_a_table_that_can_be_replaced(tmp_path: Path):
+    mine = tmp_path / "mine.toml"
+    zeros = "\n".join(f"{kind} = 0" for kind in costs.KINDS if kind != "adds")
+    mine.write_text(f'name = "mine"\n[picojoules]\nadds = 2.5\n{zeros}\n')
+    chosen = costs.load_costs(mine)
+    assert chosen.microjoules(Operations(adds=4e6, ands=9e9)) == pytest.approx(10.0)
+    assert "Horowitz" in costs.load_costs().name
+    for text, message in [
+        ("[picojoules]\nadds = 1\n", "picojoules.ands=None: allowed is a number"),
+        (mine.read_text() + "gates = 1\n", "unknown operation in costs .* 'gates'"),
+        (mine.read_text().replace("2.5", "-1"), "picojoules.adds=-1"),
+        ("name = 3", r"section \[picojoules\] is missing"),
+        ("[", "not valid TOML"),
+    ]:
+        mine.write_text(text)
+        with pytest.raises(BinepError, match=message):
+            costs.load_costs(mine)
+    with pytest.raises(BinepError, match="No such file"):
+        costs.load_costs(tmp_path / "none.toml")
+
+
+def test_the_report_reads_as_tables_and_as_json():
+    found = count("digits-1fc-wa", "network.dense=[24]")
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(costs.render(found))
+    text = console.export_text()
+    for needle in ("by SGD on latent weights", "ANDs", "energy", "activity after step", "1 bit"):
+        assert needle in text
+    assert json.loads(json.dumps(asdict(found)))["memory"]["synapses"] == 64 * 24 + 24 * 100
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> runs.Run:
+    small = ["network.dense=[40]", "learning.free_steps=6", "training.epochs=1"]
+    recipe = recipes.load("digits-1fc-wa", [*small, "training.batch_size=200"])
+    return runs.train(recipe, out=tmp_path_factory.mktemp("sweep"), device="cpu")
+
+
+def test_a_trained_network_can_be_put_on_worse_hardware(run: runs.Run):
+    good = run.evaluate(device="cpu").error("average")
+    assert sweep.on_hardware(run, []) is run
+    same = sweep.on_hardware(run, ["hardware.stuck=0"]).evaluate(device="cpu")
+    assert same.error("average") == good
+    bad = sweep.on_hardware(run, ["hardware.weight_errors=0.5"]).evaluate(device="cpu")
+    assert bad.error("average") > 60
+    with pytest.raises(BinepError, match=r"only hardware\.\* can be changed"):
+        sweep.on_hardware(run, ["learning.beta=1"])
+
+
+def test_a_sweep_measures_every_fault_and_draws_it(run: runs.Run, tmp_path: Path, monkeypatch):
+    few = {name: (label, values[:2]) for name, (label, values) in sweep.VALUES.items()}
+    monkeypatch.setattr(sweep, "VALUES", few)
+    found = sweep.sweep(run, epochs=1, images=50, device="cpu")
+    put = {p.imperfection for p in found.points if not p.trained}
+    assert put == set(few) - set(sweep.ONLY_IN_TRAINING)
+    assert {p.imperfection for p in found.points if p.trained} == set(few)
+    picture, numbers = sweep.write(found, tmp_path)
+    assert picture.stat().st_size > 10_000
+    assert len(json.loads(numbers.read_text())["points"]) == len(found.points)
