@@ -21,7 +21,7 @@ def parts(bits: bool, learning: Learning = EP):
 
 def test_auto_takes_the_fastest_engine_for_the_network():
     assert select_engine("auto", *parts(bits=True)).name == "packed"
-    assert select_engine("auto", *parts(bits=False)).name == "reference"
+    assert select_engine("auto", *parts(bits=False)).name == "delta"
     assert select_engine("reference", *parts(bits=True)).name == "reference"
 
 

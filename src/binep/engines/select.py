@@ -62,10 +62,21 @@ def _packed(network: Network, learning: Learning, optimizers: Optimizers) -> Eng
     return PackedEngine(network, learning, optimizers)
 
 
+def _delta(network: Network, learning: Learning, optimizers: Optimizers) -> Engine:
+    try:
+        from binep.engines.delta import DeltaEngine
+    except ModuleNotFoundError as error:
+        if error.name not in ("numba", "llvmlite"):
+            raise
+        raise BinepError("engine 'delta' needs numba: pip install 'binep[fast]'") from None
+    return DeltaEngine(network, learning, optimizers)
+
+
 ENGINES: dict[str, Callable[[Network, Learning, Optimizers], Engine]] = {
     "reference": ReferenceEngine,
     "cuda": _cuda,
     "packed": _packed,
+    "delta": _delta,
 }
 DEVICES = ("auto", "cpu", "cuda")
 
@@ -100,10 +111,8 @@ def select_engine(
         return ENGINES[name](network, learning, optimizers)
     if next(network.parameters()).is_cuda:
         fast = "cuda"
-    elif network.neuron.binary:
-        fast = "packed"
     else:
-        fast = "reference"
+        fast = "packed" if network.neuron.binary else "delta"
     try:
         return ENGINES[fast](network, learning, optimizers)
     except BinepError as error:

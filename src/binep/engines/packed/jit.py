@@ -20,7 +20,8 @@ inner: Any = _jit(error_model="numpy", _nrt=False, no_cpython_wrapper=True, no_c
 def _folder() -> Path:
     """Where compiled kernels are kept: a folder for exactly these sources.
 
-    Numba itself would look only at the file that a kernel stands in, not at what it calls.
+    Numba itself would look only at the file that a kernel stands in, not at what it calls. (The
+    kernels of other engines call nothing outside of their own file.)
     """
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.glob("*.py")):
@@ -42,12 +43,16 @@ def _usable(folder: Path) -> Path:
 FOLDER = _usable(_folder())
 
 
-def kernel(function: Any) -> Any:
-    """Compile a function that runs beside others, without Python's lock; keep it in `FOLDER`."""
+def kernel(function: Any, fastmath: set[str] | bool = False) -> Any:
+    """Compile a function that runs beside others, without Python's lock; keep it in `FOLDER`.
+
+    `fastmath` names the liberties of LLVM that it may take, where no bits have to agree.
+    """
     before = numba.config.CACHE_DIR  # type: ignore[attr-defined]
     numba.config.CACHE_DIR = str(FOLDER)  # type: ignore[attr-defined]
     try:
-        return _jit(error_model="numpy", nogil=True, cache=True)(function)
+        options: dict[str, Any] = {"error_model": "numpy", "nogil": True, "cache": True}
+        return _jit(**options, fastmath=fastmath)(function)
     finally:
         numba.config.CACHE_DIR = before  # type: ignore[attr-defined]
 
@@ -60,7 +65,7 @@ def compiled(dispatcher: Any) -> bool:
 
 @functools.cache
 def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, thread_name_prefix="binep-packed")
+    return ThreadPoolExecutor(threads, thread_name_prefix="binep-kernels")
 
 
 def run_shares(share: Any, *args: Any) -> list[Any]:

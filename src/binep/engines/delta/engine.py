@@ -1,0 +1,290 @@
+"""The delta engine: mini-batches of real activations and binary weights on the CPU.
+
+Neurons that settle send less and less. A step sends how each activity differs from what was sent
+before, in eight bits, and products of eight bits are four times as fast as of float32; what they
+add up to is exact. A sample in which nothing is left to send has come to rest, and its remaining
+steps are not run, since they would change nothing. Networks of one hidden layer are relaxed whole,
+in float32, one sample at a time in the cache, until they repeat themselves bit for bit.
+"""
+
+import sys
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from binep import metrics
+from binep.couplings import Coupling, Dense, levels
+from binep.dynamics import Prototypical
+from binep.engines.activity import Activity
+from binep.engines.delta import kernels
+from binep.engines.delta.relaxing import (
+    FREE,
+    Deep,
+    Relaxer,
+    Settled,
+    Shallow,
+    Synapses,
+    nudging,
+    product,
+)
+from binep.engines.packed.jit import compiled, run_shares
+from binep.errors import BinepError
+from binep.gradients import EquilibriumPropagation, Learning
+from binep.metrics import Tally
+from binep.network import Clamped, Network
+from binep.neurons import HardSigmoid
+from binep.optim import Optimizers
+from binep.relaxation import Relaxation
+
+PIXEL_MIDDLE = 128
+
+
+class DeltaEngine:
+    """Trains networks of binary weights and real activations on the CPU; see `ReferenceEngine`.
+
+    Signs, momenta, biases and scales are changed where they are, in the network and its optimizers,
+    which so hold the state of training at any time; copies are made anew if someone else changes
+    the signs. `activity` counts the steps that were really taken.
+
+    Args:
+        early_stop: do not run steps that are known to change nothing; the results are the same
+            without.
+    """
+
+    name = "delta"
+    precision = "int8 differences, float32"
+
+    def __init__(
+        self,
+        network: Network,
+        learning: Learning,
+        optimizers: Optimizers,
+        *,
+        early_stop: bool = True,
+    ) -> None:
+        self.learning = _check(network, learning)
+        self.network, self.optimizers = network, optimizers
+        self.activity = Activity()
+        self._tally = Tally()
+        kind = Shallow if Shallow.fits(network) else Deep
+        self._relaxer: Relaxer = kind(network, early_stop)
+        first = network.couplings[0]
+        self._first = (
+            Synapses(first, (first.below,), both=False) if isinstance(first, Dense) else None
+        )
+        self._row_sums = torch.empty(0, dtype=torch.int32)
+        self._seen: list[Any] = [None] * len(network.couplings)
+        self._contrasts: dict[int, Tensor] = {}
+        _announce()
+
+    # --- what every engine offers
+
+    @torch.no_grad()
+    def train(self, x: Tensor, labels: Tensor) -> None:
+        """One training step on a mini-batch, (batch, *input_shape), with labels, (batch,)."""
+        ep, network, relaxer = self.learning, self.network, self._relaxer
+        clamped, target = self._clamp(x), network.target(labels)
+        phase, free = self._free(clamped, target)
+        rest = [state.clone() for state in relaxer.states(phase)]
+        seen = metrics.tally(network, _read(rest, free), labels)
+        beta = ep.beta * (ep.draw_sign() if ep.sign == "random" else 1)
+        other = relaxer.copy(phase) if ep.sign == "centered" else None
+        nudged = self._run(phase, ep.nudged_steps, target, beta)
+        plus, minus, span, steps = relaxer.states(phase), rest, beta, nudged.steps
+        if other is not None:
+            opposite = self._run(other, ep.nudged_steps, target, -beta)
+            minus, span = relaxer.states(other), 2 * beta
+            steps += opposite.steps
+        flips = self._learn(clamped, plus, minus, span)
+        for optimizer in (self.optimizers.sgd, self.optimizers.scale_sgd):
+            if optimizer is not None:
+                optimizer.step()
+        self._tally += seen.having(flips=flips, nudged_steps=steps)
+
+    @torch.no_grad()
+    def evaluate(self, x: Tensor, labels: Tensor) -> Tally:
+        """Read a mini-batch out of the free phase, without learning from it."""
+        phase, free = self._free(self._clamp(x), self.network.target(labels))
+        return metrics.tally(self.network, _read(self._relaxer.states(phase), free), labels)
+
+    def collect(self) -> Tally:
+        """What was counted over the mini-batches trained on since the last call."""
+        tally, self._tally = self._tally, Tally()
+        return tally
+
+    def sync(self) -> None:
+        """The network and the optimizers are the state: there is nothing to bring back."""
+
+    @torch.no_grad()
+    def relax(self, x: Tensor, labels: Tensor, beta: float) -> list[list[Tensor]]:
+        """The states s1..sN after the free phase, and after it nudged by beta."""
+        target = self.network.target(labels)
+        phase, _ = self._free(self._clamp(x), target)
+        free = [state.clone() for state in self._relaxer.states(phase)]
+        self._run(phase, self.learning.nudged_steps, target, beta)
+        return [free, self._relaxer.states(phase)]
+
+    # --- relaxation
+
+    def _clamp(self, x: Tensor) -> Clamped:
+        """The clamped input; pixels are multiplied as bytes, shifted to where bytes are signed."""
+        self._take_up()
+        network, first = self.network, self._first
+        x = network.check(x)
+        if first is None or x.dtype != torch.uint8:
+            return network.clamp(x)
+        pixels = (x.flatten(1).to(torch.int16) - PIXEL_MIDDLE).to(torch.int8)
+        sums = product(pixels, first.down_bytes.T)
+        sums += PIXEL_MIDDLE * self._row_sums
+        drive = (first.coupling.synapses.gain / levels(x)) * sums
+        if first.coupling.bias is not None:
+            drive += first.coupling.bias
+        return Clamped(x, drive, None)
+
+    def _take_up(self) -> None:
+        """Follow what others, such as a restored checkpoint, did to the signs."""
+        for n, coupling in enumerate(self.network.couplings):
+            version = (coupling.signs.data_ptr(), coupling.signs._version)
+            if self._seen[n] != version:
+                if not coupling.signs.is_contiguous():
+                    raise BinepError(
+                        f"engine 'delta': the signs of coupling {n} are not contiguous"
+                    )
+                self._relaxer.refresh(n)
+                if n == 0 and self._first is not None:
+                    self._first.refresh()
+                    self._row_sums = self._first.down_bytes.sum(1, dtype=torch.int32)
+                self._seen[n] = version
+        self._relaxer.take_scales()
+
+    def _free(self, clamped: Clamped, target: Tensor) -> tuple[Any, Settled]:
+        phase = self._relaxer.begin(clamped)
+        return phase, self._run(phase, self.learning.free_steps, target, None)
+
+    def _run(self, phase: Any, steps: int, target: Tensor, beta: float | None) -> Settled:
+        how = FREE if beta is None else nudging(self.network, self.learning, beta)
+        settled = self._relaxer.run(
+            phase, steps, self.learning.tolerance, target.contiguous().numpy(), how
+        )
+        self.activity += Activity(steps=settled.taken, samples=len(target) if beta is None else 0)
+        return settled
+
+    # --- learning
+
+    def _learn(
+        self, clamped: Clamped, plus: list[Tensor], minus: list[Tensor], span: float
+    ) -> list[int]:
+        """Step Bop on every coupling and leave the gradients of biases and scales in `.grad`."""
+        network, batch = self.network, len(clamped.x)
+        high, low = (
+            [clamped.x, *network.activity([s.contiguous() for s in states])]
+            for states in (plus, minus)
+        )
+        flips: dict[int, int] = {}
+        for n, coupling in enumerate(network.couplings):
+            contrast = self._contrast(n, coupling, clamped, high, low)
+            factor = -1 / (span * batch * levels(high[n]))
+            flips[id(coupling.signs)] = self._bop(n, coupling, contrast, factor)
+            if coupling.bias is not None:
+                difference = coupling.correlate_bias(high[n + 1] - low[n + 1])
+                coupling.bias.grad = -1 / (span * batch) * difference
+        bop = self.optimizers.bop
+        claimed = [p for group in bop.param_groups for p in group["params"]] if bop else []
+        return [flips[id(p)] for p in claimed]
+
+    def _contrast(
+        self, n: int, coupling: Coupling, clamped: Clamped, high: list[Tensor], low: list[Tensor]
+    ) -> Tensor:
+        """`D(correlation)` of coupling n, shaped like its weight: both phases in one product."""
+        if n == 0:
+            # The input is the same in both phases, and so are the switches of its pool.
+            below, above = clamped.x, high[1] - low[1]
+            switches = clamped.switches
+        else:
+            below = torch.cat([high[n], low[n]])
+            above = torch.cat([high[n + 1], -low[n + 1]])
+            switches = coupling.up(below)[1] if coupling.pool > 1 else None
+        if not isinstance(coupling, Dense):
+            return coupling.correlate(below, above, switches).contiguous()
+        if n not in self._contrasts:
+            self._contrasts[n] = torch.empty_like(coupling.signs)
+        return torch.mm(above.T, below.flatten(1).float(), out=self._contrasts[n])
+
+    def _bop(self, n: int, coupling: Coupling, contrast: Tensor, factor: float) -> int:
+        """One step of Bop on coupling n; returns its flips."""
+        signs, bop = coupling.signs, self.optimizers.bop
+        groups = bop.param_groups if bop is not None else []
+        group = next((g for g in groups if any(p is signs for p in g["params"])), None)
+        if bop is None or group is None:
+            raise BinepError(f"engine 'delta': no Bop claims the signs of coupling {n}")
+        rate, bound = bop.prepare(signs, group)
+        state = bop.state[signs]
+        state["momentum"] = state["momentum"].contiguous()
+        rows = len(signs)
+        bytes_of = self._first if n == 0 else self._relaxer.inner(n)
+        up, down = np.empty((0, 0), np.int8), np.empty((0, 0), np.int8)
+        columns = np.empty(0, np.int64)
+        if bytes_of is not None:
+            up, down = bytes_of.up_bytes.numpy(), bytes_of.down_bytes.numpy()
+            columns = bytes_of.columns
+        overlaps = np.zeros(rows)
+        shares = run_shares(
+            kernels.bop_share,
+            state["momentum"].numpy().reshape(rows, -1),
+            signs.detach().numpy().reshape(rows, -1),
+            contrast.numpy().reshape(rows, -1),
+            np.float32(factor),
+            np.float32(rate),
+            np.float32(bound),
+            up,
+            down,
+            columns,
+            self._row_sums.numpy() if n == 0 else np.empty(0, np.int32),
+            overlaps,
+        )
+        flips = int(sum(shares))
+        state["flips"] += flips
+        if flips and bytes_of is None:
+            self._relaxer.refresh(n)
+        rule = coupling.synapses.scale_factor.double() * factor  # type: ignore[union-attr]
+        overlap = torch.from_numpy(overlaps)
+        overlap = overlap if coupling.scale.dim() else overlap.sum()
+        coupling.scale.grad = (rule * overlap).to(coupling.scale.dtype)
+        return flips
+
+
+def _read(states: list[Tensor], free: Settled) -> Relaxation:
+    """The free phase as far as it is read out: the output neurons and the last change."""
+    residuals = torch.zeros(free.steps)
+    residuals[-1] = free.residual
+    return Relaxation(states[-1:], [], residuals)
+
+
+def _check(network: Network, learning: Learning) -> EquilibriumPropagation:
+    """Refuse, by name, what this engine does not compute."""
+    needs = {
+        "real activations, neuron=HardSigmoid()": isinstance(network.neuron, HardSigmoid),
+        "dynamics='prototypical'": isinstance(network.dynamics, Prototypical),
+        "cost='mse'": network.cost == "mse",
+        "binary weights": all(coupling.binary for coupling in network.couplings),
+        "parameters in float32 on the CPU": all(
+            p.dtype == torch.float32 and p.device.type == "cpu" for p in network.parameters()
+        ),
+        "torch with oneDNN": torch.backends.mkldnn.is_available(),
+    }
+    for need, met in needs.items():
+        if not met:
+            raise BinepError(f"engine 'delta' needs {need}; the reference engine runs the rest")
+    if not isinstance(learning, EquilibriumPropagation):
+        raise BinepError(
+            f"engine 'delta' with {type(learning).__name__}: allowed is EquilibriumPropagation"
+        )
+    return learning
+
+
+def _announce() -> None:
+    """Say that the first call will take a while."""
+    if not compiled(kernels.bop_share):
+        print("compiling kernels for this machine, once", file=sys.stderr)
