@@ -43,6 +43,11 @@ def misplaced(recipe: Recipe, gamma: float, tau: float) -> Recipe:
     return tune.Rates(*moved).put_into(recipe)
 
 
+def known(trial: dict[str, Any]) -> dict[str, Any]:
+    """A trial without what was not measured."""
+    return {key: value for key, value in trial.items() if value == value}
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -103,7 +108,7 @@ if __name__ == "__main__":
                     **{key: asdict(spread) for key, spread in measured.items() if spread},
                     **asdict(tune.Rates.of(found.recipe)),
                     "seconds": seconds,
-                    "trials": [asdict(trial) for trial in found.trials],
+                    "trials": [known(asdict(trial)) for trial in found.trials],
                 }
             )
             print(

@@ -15,7 +15,7 @@ from binep.choices import held_out
 from binep.data import Dataset, load
 from binep.errors import BinepError
 from binep.figures import MINUS
-from binep.tune import AIMS, BAND, CLOSE, Rates, Tuned, render, write_recipe
+from binep.tune import AIMS, BAND, CLOSE, Rates, Tuned, combinations, render, write_recipe
 
 QUICK = ["network.dense=[128]", "learning.free_steps=15", "training.batch_size=32"]
 
@@ -54,12 +54,12 @@ def test_a_probe_extrapolates_its_busier_half_to_an_epoch():
         assert pi[n] == metrics.pi(round(busiest * trainer.batches / 10), size)
         assert pi[n] > metrics.pi(flips[19][n], size)
     (trial,) = bench.trials
-    assert trial.pi == pi and trial.validation_error is None
+    assert trial.pi == pi and math.isnan(trial.validation_error)
 
 
 def test_couplings_come_into_the_band_and_learn_again(tuned: Tuned):
-    probes = [trial for trial in tuned.trials if trial.validation_error is None]
-    trained = [trial for trial in tuned.trials if trial.validation_error is not None]
+    probes = [trial for trial in tuned.trials if math.isnan(trial.validation_error)]
+    trained = [trial for trial in tuned.trials if not math.isnan(trial.validation_error)]
     assert min(probes[0].pi) < BAND[0]
     near = [max(abs(pi - AIMS[0]) for pi in trial.pi) for trial in probes]
     assert min(near) <= CLOSE
@@ -131,6 +131,16 @@ def test_a_bracket_closes_in_on_any_falling_pi(at: float, slope: float, off: flo
         assert 1 / 10.001 <= factor <= 10.001
         tau *= factor
     assert abs(pi() - aim) <= CLOSE
+
+
+def test_no_coupling_is_busier_than_those_above_it():
+    gamma = [1.0, 1.0, 1.0]
+    found = {-1.5: Rates(gamma, [1e-3] * 3), -3.5: Rates(gamma, [1e-1, 1e-1, 1e-2])}
+    assert [rates.tau for rates in combinations(found)] == [
+        [1e-1, 1e-1, 1e-2],
+        [1e-1, 1e-2, 1e-3],
+        [1e-3, 1e-3, 1e-3],
+    ]
 
 
 def test_memory_is_lengthened_with_the_threshold_kept():

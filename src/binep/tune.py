@@ -5,9 +5,11 @@ between -5 and 0 and fall below -5 as training goes on. What decides it is `tau 
 little is forgotten, `m` is about `gamma` times the sum of all gradients, and a weight flips once
 that sum exceeds `tau / gamma`. So tau is moved until pi is where it is wanted, each coupling on its
 own: by factors of up to 10 at first, then ever smaller ones, since pi falls by about 1 where tau
-grows e-fold. Several places within the band are compared on validation images, which are kept out
-of training; then each coupling's tau is moved a little, and at last gamma with `tau / gamma` kept,
-which leaves only how long `m` remembers: `1 / gamma` mini-batches. The test set is not used.
+grows e-fold. That is done for several places in the band. Their combinations, in which no coupling
+is busier than the ones above it, are compared on validation images, which are kept out of training,
+and among those about equally good the one with fewest flips is taken. At last gamma is moved with
+`tau / gamma` kept, which leaves only how long `m` remembers: `1 / gamma` mini-batches. The test set
+is not used.
 """
 
 import math
@@ -15,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from binep import figures, metrics, runs
@@ -31,12 +34,11 @@ from binep.recipe import PaperKeys, Recipe
 from binep.training import Trainer
 
 BAND = (-5.0, 0.0)  # where pi has to be at first
-AIMS = (-2.5, -3.5, -4.5, -1.5)  # places in it
+AIMS = (-2.5, -1.5, -0.5, -3.5, -4.5)  # places in it
 CLOSE = 0.5  # to an aim, in units of pi
 LARGEST = 10.0  # factor that tau is moved by at once
 PROBES = 8  # at most, for each aim
-LITTLE = 2.5  # factor by which each tau is varied in the end
-STEPS = 3  # in one direction, at most, of what is varied in the end
+MEMORY = 10.0  # factor that the memory is lengthened or shortened by
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Trial:
     Attributes:
         what: a probe of a few hundred mini-batches, or a training of some epochs.
         pi: of each coupling, on the scale of an epoch.
-        train_error, validation_error: in per cent; a probe has none on the validation images.
+        train_error, validation_error: in per cent; of a probe the latter is not measured, nan.
     """
 
     what: str
@@ -54,7 +56,7 @@ class Trial:
     tau: list[float]
     pi: list[float]
     train_error: float
-    validation_error: float | None = None
+    validation_error: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -93,10 +95,8 @@ def tune(
     dataset = load_dataset(recipe.data.name, data_dir=data_dir, offline=offline).to(place)
     kept = held_out(recipe)
     bench = _Bench(kept, kept.hold_out(dataset), seed, place, engine, watch, say)
-    best = bench.compare([Rates.of(recipe), *bench.search_all(batches)], epochs)
-    for n in reversed(range(len(best.tau))):
-        best = bench.improve(best, epochs, lambda rates, factor, n=n: rates.moved({n: factor}))
-    best = bench.improve(best, epochs, Rates.remembering, by=10.0)
+    candidates = combinations(bench.search_all(batches))
+    best = bench.best_memory(bench.compare([Rates.of(recipe), *candidates], epochs), epochs)
     return Tuned(_written(recipe, best), bench.trials)
 
 
@@ -153,7 +153,7 @@ class _Bench:
         self.device, self.engine, self.watch, self.say = device, engine, watch, say
         self.trials: list[Trial] = []
 
-    def search_all(self, batches: int) -> list[Rates]:
+    def search_all(self, batches: int) -> dict[float, Rates]:
         """Rates for each aim that can be reached, each search beginning where another ended."""
         found = {AIMS[0]: self.search(AIMS[0], batches, Rates.of(self.recipe))}
         for aim in AIMS[1:]:
@@ -163,7 +163,7 @@ class _Bench:
                 factor = math.exp(near - aim)
                 start = start.moved(dict.fromkeys(range(len(start.tau)), factor))
                 found[aim] = self.search(aim, batches, start)
-        reached = [rates for rates in found.values() if rates is not None]
+        reached = {aim: rates for aim, rates in found.items() if rates is not None}
         if not reached:
             raise BinepError(
                 f"recipe {self.recipe.name}: no tau takes pi of every coupling into {BAND[0]:g} to "
@@ -216,67 +216,49 @@ class _Bench:
         return pi
 
     def compare(self, candidates: Sequence[Rates], epochs: int) -> Rates:
-        """Train all for an epoch, the better half on: the one best on the validation images."""
+        """Train all, after each epoch only the better half on; returns the best of the last."""
         distinct = {str(rates): rates for rates in candidates}.values()
         running = [(rates, self._trainer(rates)) for rates in distinct]
-        for epoch in range(1, epochs + 1):
-            errors = [self._train_epoch(*each, epoch) for each in running]
-            order = sorted(range(len(running)), key=lambda n: errors[n])
-            kept = len(running) if epoch < epochs else 1
-            if epoch == 1 and epochs > 1:
-                kept = math.ceil(len(running) / 2)
-            running = [running[n] for n in order[:kept]]
-        return running[0][0]
-
-    def improve(
-        self,
-        rates: Rates,
-        epochs: int,
-        vary: Callable[[Rates, float], Rates],
-        by: float = LITTLE,
-    ) -> Rates:
-        """Vary rates one way, or else the other, for as long as that is clearly better.
-
-        Clearly: by more than the standard deviation of an error that is counted on so few images.
-        """
-        lowest = self._train(rates, epochs)
-        for factor in (by, 1 / by):
-            best = rates
-            for _ in range(STEPS):
-                tried = vary(best, factor)
-                if max(tried.gamma) > 0.1:
-                    break
-                error = self._train(tried, epochs)
-                chance = math.sqrt(lowest * (100 - lowest) / len(self.dataset.test))
-                if error >= lowest - chance:
-                    break
-                best, lowest = tried, error
-            if best is not rates:
-                return best
-        return rates
-
-    def _train(self, rates: Rates, epochs: int) -> float:
-        """Validation error after some epochs; those already trained are not trained again."""
-        what = _training(epochs)
-        for trial in self.trials:
-            if trial.what == what and trial.gamma == rates.gamma and trial.tau == rates.tau:
-                assert trial.validation_error is not None
-                return trial.validation_error
-        trainer = self._trainer(rates)
         for epoch in range(1, epochs):
-            self._train_epoch(rates, trainer, epoch, quiet=True)
+            errors = [self._train_epoch(*each, epoch).validation_error for each in running]
+            order = sorted(range(len(running)), key=errors.__getitem__)
+            running = [running[n] for n in order[: math.ceil(len(running) / 2)]]
+        last = [self._train_epoch(*each, epochs) for each in running]
+        return self._calmest(last)
+
+    def best_memory(self, rates: Rates, epochs: int) -> Rates:
+        """The rates with a memory as long as it is, longer, or shorter."""
+        tried = [rates, *(rates.remembering(factor) for factor in (MEMORY, 1 / MEMORY))]
+        allowed = [each for each in tried if max(each.gamma) <= 1]
+        return self._calmest([self._train(each, epochs) for each in allowed])
+
+    def _calmest(self, trials: Sequence[Trial]) -> Rates:
+        """The rates with fewest flips among those as good as the best, but for chance.
+
+        Chance: half the standard deviation of an error that is counted on so few images, since all
+        are counted on the same.
+        """
+        lowest = min(trial.validation_error for trial in trials)
+        chance = math.sqrt(lowest * (100 - lowest) / len(self.dataset.test)) / 2
+        good = [trial for trial in trials if trial.validation_error <= lowest + chance]
+        calmest = min(good, key=lambda trial: sum(trial.pi))
+        return Rates(calmest.gamma, calmest.tau)
+
+    def _train(self, rates: Rates, epochs: int) -> Trial:
+        """A training of some epochs; what was trained already is not trained again."""
+        for trial in self.trials:
+            if trial.what == _training(epochs) and Rates(trial.gamma, trial.tau) == rates:
+                return trial
+        trainer = self._trainer(rates)
+        for _ in range(1, epochs):
+            trainer.epoch()
         return self._train_epoch(rates, trainer, epochs)
 
-    def _train_epoch(
-        self, rates: Rates, trainer: Trainer, epoch: int, quiet: bool = False
-    ) -> float:
+    def _train_epoch(self, rates: Rates, trainer: Trainer, epoch: int) -> Trial:
         line = trainer.epoch()
         assert line is not None
-        error = line["test_error"]["average"]
-        if not quiet:
-            train = line["train_error"]["average"]
-            self._tell(Trial(_training(epoch), rates.gamma, rates.tau, line["pi"], train, error))
-        return error
+        errors = line["train_error"]["average"], line["test_error"]["average"]
+        return self._tell(Trial(_training(epoch), rates.gamma, rates.tau, line["pi"], *errors))
 
     def _trainer(self, rates: Rates) -> Trainer:
         recipe = rates.put_into(self.recipe)
@@ -284,9 +266,31 @@ class _Bench:
             recipe, self.dataset, self.seed, self.device, self.engine, self.say
         )
 
-    def _tell(self, trial: Trial) -> None:
+    def _tell(self, trial: Trial) -> Trial:
         self.trials.append(trial)
         self.watch(trial)
+        return trial
+
+
+def combinations(found: Mapping[float, Rates]) -> list[Rates]:
+    """Rates for all aims of the first and of the last coupling, of which the last is as busy.
+
+    The couplings between have aims between, and taus between those found, in logarithms.
+    """
+    aims = sorted(found)
+    gamma = found[aims[0]].gamma
+    last = len(gamma) - 1
+
+    def tau(n: int, aim: float) -> float:
+        points = [math.log(found[each].tau[n]) for each in aims]
+        return _short(math.exp(float(np.interp(aim, aims, points))))
+
+    return [
+        Rates(gamma, [tau(n, low + (high - low) * n / max(last, 1)) for n in range(last + 1)])
+        for low in aims
+        for high in aims
+        if low <= high
+    ]
 
 
 def _training(epochs: int) -> str:
@@ -370,7 +374,7 @@ def _row(trial: Trial) -> list[str]:
         _list(trial.tau),
         " ".join(_signed(pi) for pi in trial.pi),
         figures.number(trial.train_error),
-        figures.number(trial.validation_error),
+        figures.number(None if math.isnan(trial.validation_error) else trial.validation_error),
     ]
 
 
