@@ -8,7 +8,7 @@ its drive happens in the same kernel, before the sums leave the chip.
 import triton
 import triton.language as tl
 
-from binep.engines.cuda.kernels import moved
+from binep.engines.cuda.kernels import moved, thin_product
 
 
 @triton.jit
@@ -48,27 +48,26 @@ def conv_kernel(
     tiles = tl.cdiv(outputs, OUTPUTS)
     m = tl.program_id(0) // tiles * ROWS + tl.arange(0, ROWS)
     n = tl.program_id(0) % tiles * OUTPUTS + tl.arange(0, OUTPUTS)
-    c = tl.arange(0, DEPTH)
     left = m % columns - padding
     top = m // columns % rows - padding
-    sample = m // (columns * rows)
-    BLOCKS: tl.constexpr = (CHANNELS + DEPTH - 1) // DEPTH
+    # Where the window of each row begins; taps are offsets from there.
+    corner = ((m // (columns * rows) * height + top) * width + left) * CHANNELS
+    TERMS: tl.constexpr = KERNEL * KERNEL * CHANNELS
     total = tl.zeros((ROWS, OUTPUTS), tl.float32)
-    for k in range(KERNEL * KERNEL * BLOCKS):
-        tap, channel = k // BLOCKS, k % BLOCKS * DEPTH + c
-        yy, xx = top + tap // KERNEL, left + tap % KERNEL
-        there = (m < count) & (yy >= 0) & (yy < height) & (xx >= 0) & (xx < width)
-        place = ((sample * height + yy) * width + xx) * CHANNELS
-        mask, wanted = there[:, None], (n < outputs)[None, :]
-        if CHANNELS % DEPTH != 0:
-            mask = mask & (channel < CHANNELS)[None, :]
-            wanted = wanted & (channel < CHANNELS)[:, None]
-        a = tl.load(x + place[:, None] + channel[None, :], mask=mask, other=0.0)
-        w = tl.load(
-            weights + (tap * CHANNELS + channel)[:, None] * outputs + n[None, :],
-            mask=wanted,
-            other=0.0,
-        )
+    for start in range(0, TERMS, DEPTH):
+        # One block of terms may reach over several taps.
+        k = start + tl.arange(0, DEPTH)
+        tap = k // CHANNELS
+        down, right = tap // KERNEL, tap % KERNEL
+        yy, xx = top[:, None] + down[None, :], left[:, None] + right[None, :]
+        there = (m < count)[:, None] & (yy >= 0) & (yy < height) & (xx >= 0) & (xx < width)
+        wanted = (n < outputs)[None, :]
+        if TERMS % DEPTH != 0:
+            there = there & (k < TERMS)[None, :]
+            wanted = wanted & (k < TERMS)[:, None]
+        offset = (down * width + right) * CHANNELS + k % CHANNELS
+        a = tl.load(x + corner[:, None] + offset[None, :], mask=there, other=0.0)
+        w = tl.load(weights + k[:, None] * outputs + n[None, :], mask=wanted, other=0.0)
         total = tl.dot(a, w, total)
     index = m[:, None] * outputs + n[None, :]
     inside = (m < count)[:, None] & (n < outputs)[None, :]
@@ -96,19 +95,33 @@ def pool_kernel(
     pooled,  # f32, (batch, rows, columns, channels)
     switches,  # uint8, like pooled: the winner's place in its pool
     field,  # like maps, if FIELD: scaled activities where the switches point
+    bias,  # f32, (channels,), of the layer above, which moves if THIN
+    sent,  # activities of THIN outputs, (batch, THIN)
+    sent_kernel,  # (THIN, units of the layer above)
+    sent_gain,  # f32, (1,)
+    state,  # f32, like pooled
+    new_state,
+    activity,
     count,
     height,
     width,
     rows,
     columns,
     channels,
+    threshold,
+    sigma,
+    slope,
     FIELD: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    ENERGY: tl.constexpr,
+    THIN: tl.constexpr,
     POOL: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """Max-pool with switches, on a tie the first place wins; and unpool the layer above by them.
 
-    What no pool covers in `field` is left alone: it must be zero already.
+    What no pool covers in `field` is left alone: it must be zero already. Below a few outputs the
+    layer above is then ready to move by one step, real activations only.
     """
     index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = index < count
@@ -132,8 +145,20 @@ def pool_kernel(
         value = tl.load(factor + channel, mask=inside, other=0.0) * value
         for place in tl.static_range(POOL * POOL):
             offset = (place // POOL * width + place % POOL) * channels
-            sent = tl.where(winner == place, value, 0.0).to(field.dtype.element_ty)
-            tl.store(field + corner + offset, sent, mask=inside)
+            here = tl.where(winner == place, value, 0.0).to(field.dtype.element_ty)
+            tl.store(field + corner + offset, here, mask=inside)
+    if THIN > 0:
+        drive = tl.load(factor + channel, mask=inside, other=0.0) * best
+        if HAS_BIAS:
+            drive = drive + tl.load(bias + channel, mask=inside, other=0.0)
+        units = channels * rows * columns
+        below = thin_product(sent, sent_kernel, index, inside, units, THIN)
+        drive = drive + tl.load(sent_gain) * below
+        s = tl.load(state + index, mask=inside, other=0.0) if ENERGY else drive
+        s = moved(s, drive, s, threshold, sigma, slope, ENERGY, False, False)
+        tl.store(new_state + index, s, mask=inside)
+        a = tl.minimum(tl.maximum(s, 0.0), 1.0)
+        tl.store(activity + index, a.to(activity.dtype.element_ty), mask=inside)
 
 
 @triton.jit

@@ -15,6 +15,8 @@ from binep.network import Network
 
 DIGIT_BITS = 10
 DIGITS = 3
+# For kernels whose layer does not move.
+NO_NEURON = {"ENERGY": False, "threshold": 0.5, "sigma": 0.5, "slope": 1.0}
 PROGRAMS = 120  # that keep most of a GPU's multiprocessors busy
 
 
@@ -116,9 +118,12 @@ class FastConv:
         pooled, switches, _ = self._pool(self._maps(below), None, None)
         return pooled, switches
 
-    def up_with_field(self, below: Tensor, above: Tensor, field: Tensor) -> Tensor:
-        """Pooled sums; `field` receives what `above` sends down through the winners' places."""
-        return self._pool(self._maps(below), above, field)[0]
+    def up_with_field(self, below: Tensor, above: Tensor, field: Tensor, **advance: Any) -> Tensor:
+        """Pooled sums; `field` receives what `above` sends down through the winners' places.
+
+        With `advance`, arguments of `pool_kernel`, the layer above moves by one step.
+        """
+        return self._pool(self._maps(below), above, field, **advance)[0]
 
     def new_field(self, batch: int) -> Tensor:
         """Room for `up_with_field`, zero where no pool reaches."""
@@ -166,23 +171,25 @@ class FastConv:
         return drive
 
     def _pool(
-        self, maps: Tensor, above: Tensor | None, field: Tensor | None
+        self, maps: Tensor, above: Tensor | None, field: Tensor | None, **advance: Any
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         if self.coupling.pool == 1 and field is None:
             return maps, None, None
         pooled = channels_last(len(maps), self.above_shape, torch.float32, maps.device)
         switches = torch.empty_like(pooled, dtype=torch.uint8)
-        sent = (maps, maps) if above is None else (above, self.factors[0])
-        target = maps if field is None else field
+        names = ("bias", "sent", "sent_kernel", "sent_gain", "state", "new_state", "activity")
+        unused = dict.fromkeys(names, maps) | NO_NEURON | {"THIN": 0, "HAS_BIAS": False}
         self._launch(
             pool_kernel,
             pooled.numel(),
             maps,
-            *sent,
+            maps if above is None else above,
+            self.factors[0] if field is not None else maps,
             pooled,
             switches,
-            target,
+            maps if field is None else field,
             FIELD=field is not None,
+            **(unused | advance),
         )
         return pooled, switches if self.coupling.pool > 1 else None, field
 
@@ -197,10 +204,19 @@ class FastConv:
         self._launch(unpool_kernel, maps.numel(), above, unused, place, maps, SCALED=scaled)
         return maps
 
-    def _launch(self, kernel: Any, count: int, *tensors: Tensor, **flags: Any) -> None:
+    def _launch(self, kernel: Any, elements: int, *tensors: Tensor, **flags: Any) -> None:
         (height, width), (channels, rows, columns) = self.map_shape, self.above_shape
-        launch(kernel, count, *tensors, count, height, width, rows, columns, channels,
-               POOL=self.coupling.pool, **flags)  # fmt: skip
+        sizes = {"height": height, "width": width, "rows": rows, "columns": columns}
+        launch(
+            kernel,
+            elements,
+            *tensors,
+            count=elements,
+            channels=channels,
+            POOL=self.coupling.pool,
+            **sizes,
+            **flags,
+        )
 
 
 def convolve(
@@ -227,9 +243,8 @@ def convolve(
     batch, _, height, width = x.shape
     rows, columns = height + 2 * padding - side + 1, width + 2 * padding - side + 1
     count = batch * rows * columns
-    usual = {"ENERGY": False, "BINARY": False, "threshold": 0.5, "sigma": 0.5, "slope": 1.0}
-    numbers = usual | flags
-    tile_rows, tile_outputs, depth = _tile(count, channels, outputs)
+    numbers = NO_NEURON | {"BINARY": False} | flags
+    tile_rows, tile_outputs, depth = _tile(count, outputs)
     programs = -(-count // tile_rows) * -(-outputs // tile_outputs)
     unused = sums
     conv_kernel[(programs,)](
@@ -264,13 +279,12 @@ def convolve(
     )
 
 
-def _tile(count: int, channels: int, outputs: int) -> tuple[int, int, int]:
+def _tile(count: int, outputs: int) -> tuple[int, int, int]:
     """Rows, outputs and depth of a tile: as large as leaves work for all multiprocessors."""
     rows, columns = 64, min(128, max(16, 1 << (outputs - 1).bit_length()))
     while columns > 32 and -(-count // rows) * -(-outputs // columns) < PROGRAMS:
         columns //= 2
-    deepest = 64 if columns > 64 else 128
-    return rows, columns, min(deepest, max(16, 1 << (channels - 1).bit_length()))
+    return rows, columns, 64 if columns > 64 else 128
 
 
 def split_digits(gain: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -299,7 +313,7 @@ def flat(images: Tensor) -> Tensor:
     return images if images.dim() == 2 else images.permute(0, 2, 3, 1).flatten(1)
 
 
-def launch(kernel: Any, count: int, *arguments: Any, **flags: Any) -> None:
-    """Run an element-wise kernel over `count` entries, without contracting multiply-adds."""
-    grid = (-(-count // BLOCK),)
+def launch(kernel: Any, elements: int, *arguments: Any, **flags: Any) -> None:
+    """Run an element-wise kernel over all elements, without contracting multiply-adds."""
+    grid = (-(-elements // BLOCK),)
     kernel[grid](*arguments, BLOCK=BLOCK, enable_fp_fusion=False, **flags)

@@ -42,6 +42,17 @@ def moved(
 
 
 @triton.jit
+def thin_product(sent, kernel, index, inside, units, OUTPUTS: tl.constexpr):
+    """What a few outputs, (batch, OUTPUTS), send down to the neurons `index` of (batch, units)."""
+    sample, synapse = sent + index // units * OUTPUTS, kernel + index % units
+    total = index.to(tl.float32) * 0.0
+    for k in tl.static_range(OUTPUTS):
+        w = tl.load(synapse + k * units, mask=inside, other=0.0).to(tl.float32)
+        total += w * tl.load(sample + k, mask=inside, other=0.0).to(tl.float32)
+    return total
+
+
+@triton.jit
 def advance_kernel(
     up,  # sums of the coupling below, or its whole drive if FIRST
     gain,  # f32, (1,) or (channels,)
@@ -86,12 +97,7 @@ def advance_kernel(
             drive = drive + tl.load(bias + channel, mask=inside, other=0.0)
     if HAS_DOWN:
         if THIN > 0:
-            # A few outputs: their product is done here.
-            sent, synapse = down + index // units * THIN, down_kernel + index % units
-            below = tl.zeros((BLOCK,), tl.float32)
-            for k in tl.static_range(THIN):
-                w = tl.load(synapse + k * units, mask=inside, other=0.0).to(tl.float32)
-                below += w * tl.load(sent + k, mask=inside, other=0.0).to(tl.float32)
+            below = thin_product(down, down_kernel, index, inside, units, THIN)
         else:
             below = tl.load(down + index, mask=inside, other=0).to(tl.float32)
         if DENSE_DOWN:
@@ -106,6 +112,56 @@ def advance_kernel(
     a = tl.where(s >= threshold, 1.0, 0.0) if BINARY else tl.minimum(tl.maximum(s, 0.0), 1.0)
     tl.store(new_state + index, s, mask=inside)
     tl.store(activity + index, a.to(activity.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def top_kernel(
+    below,  # activities of the layer below, (batch, units)
+    kernel,  # (OUTPUTS, units)
+    gain,  # f32, (1,)
+    bias,  # f32, (OUTPUTS,)
+    state,  # f32, (batch, OUTPUTS)
+    target,  # y, f32, if NUDGED
+    rest,  # s* that a constant nudge pulls at
+    beta,  # f32, (1,), signed
+    new_state,
+    activity,
+    units,
+    threshold,
+    sigma,
+    slope,
+    HAS_BIAS: tl.constexpr,
+    ENERGY: tl.constexpr,
+    NUDGED: tl.constexpr,
+    CONSTANT: tl.constexpr,
+    CLAMPED: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """One step of an output layer of at most 16 real neurons: product and update in one launch."""
+    sample = tl.program_id(0)
+    k = tl.arange(0, 16)
+    real = k < OUTPUTS
+    total = tl.zeros((16, BLOCK), tl.float32)
+    for start in range(0, units, BLOCK):
+        j = start + tl.arange(0, BLOCK)
+        mask = real[:, None] & (j < units)[None, :]
+        w = tl.load(kernel + k[:, None] * units + j[None, :], mask=mask, other=0.0)
+        a = tl.load(below + sample * units + j, mask=j < units, other=0.0)
+        total += w.to(tl.float32) * a.to(tl.float32)[None, :]
+    drive = tl.load(gain) * tl.sum(total, 1)
+    if HAS_BIAS:
+        drive = drive + tl.load(bias + k, mask=real, other=0.0)
+    place = sample * OUTPUTS + k
+    s = tl.load(state + place, mask=real, other=0.0)
+    nudge = s
+    if NUDGED:
+        anchor = tl.load(rest + place, mask=real, other=0.0) if CONSTANT else s
+        nudge = tl.load(beta) * (tl.load(target + place, mask=real, other=0.0) - anchor)
+    s = moved(s, drive, nudge, threshold, sigma, slope, ENERGY, NUDGED, CLAMPED)
+    tl.store(new_state + place, s, mask=real)
+    a = tl.minimum(tl.maximum(s, 0.0), 1.0)
+    tl.store(activity + place, a.to(activity.dtype.element_ty), mask=real)
 
 
 @triton.jit

@@ -4,11 +4,10 @@ A relaxer has `free(first, batch)` and `nudged(first, free, labels, direction)`,
 `Phase`. `choose_relaxer` takes the one made for a network.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -16,7 +15,7 @@ from torch import Tensor
 from binep.couplings import Dense
 from binep.dynamics import EnergyBased, Prototypical
 from binep.engines.cuda.couplings import FastConv, FastDense, launch
-from binep.engines.cuda.kernels import advance_kernel
+from binep.engines.cuda.kernels import advance_kernel, top_kernel
 from binep.engines.cuda.settling import events_kernel, thin_kernel
 from binep.gradients import EquilibriumPropagation
 from binep.network import Network
@@ -166,45 +165,31 @@ class Stepwise(_Base):
         fields, top = fields or {}, len(state) - 1
         moved: dict[int, tuple[Tensor, Tensor]] = {}
         ups: dict[int, tuple[Tensor, Tensor | None]] = {0: (first, None)}
-        for n, fast in enumerate(self.couplings):
-            with self._beside(n):
-                if n in fields and isinstance(fast, FastConv):
-                    ups[n] = fast.up_with_field(activity[n - 1], activity[n], fields[n]), None
-                elif n > 0:
-                    ups[n] = fast.up(activity[n - 1])
-                if n == top:
-                    moved[n] = self._advance(n, ups[n][0], None, state[n], nudge)
-        self._join(range(top))
+        for n, fast in enumerate(self.couplings[1:top], 1):
+            if n in fields and isinstance(fast, FastConv):
+                advance = {}
+                if n + 1 == top and self._thin:
+                    moved[n], advance = self._advance_in_pool(n, activity[top], state[n])
+                pooled = fast.up_with_field(activity[n - 1], activity[n], fields[n], **advance)
+                ups[n] = pooled, None
+            else:
+                ups[n] = fast.up(activity[n - 1])
+        if top > 0:
+            moved[top] = self._advance_top(activity[top - 1], state[top], nudge)
+        else:
+            moved[top] = self._advance(top, first, None, state[top], nudge)
         for n, above in enumerate(self.couplings[1:]):
-            with self._beside(n):
-                up, down = ups[n][0], activity[n + 1]
-                if n + 1 in fields and isinstance(above, FastConv):
-                    moved[n] = self._advance_by_field(n, up, fields[n + 1], above, state[n])
-                    continue
-                if not (self._thin and n + 1 == top):
-                    down = above.down(down, ups[n + 1][1])
-                moved[n] = self._advance(n, up, down, state[n])
-        self._join(range(top + 1))
+            up, down = ups[n][0], activity[n + 1]
+            if n in moved:
+                continue
+            if n + 1 in fields and isinstance(above, FastConv):
+                moved[n] = self._advance_by_field(n, up, fields[n + 1], above, state[n])
+                continue
+            if not (self._thin and n + 1 == top):
+                switches = ups[n + 1][1] if n + 1 in ups else None
+                down = above.down(down, switches)
+            moved[n] = self._advance(n, up, down, state[n])
         return [moved[n][0] for n in range(top + 1)], [moved[n][1] for n in range(top + 1)]
-
-    @contextmanager
-    def _beside(self, n: int) -> Iterator[None]:
-        """Launch on a stream of its own, beside whatever else is launched until `_join`."""
-        if self.device.type != "cuda":
-            yield
-            return
-        self._streams[n].wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._streams[n]):
-            yield
-
-    def _join(self, streams: Iterable[int]) -> None:
-        if self.device.type == "cuda":
-            for n in streams:
-                torch.cuda.current_stream().wait_stream(self._streams[n])
-
-    @cached_property
-    def _streams(self) -> list[torch.cuda.Stream]:
-        return [torch.cuda.Stream() for _ in self.couplings]
 
     @cached_property
     def _thin(self) -> bool:
@@ -257,9 +242,7 @@ class Stepwise(_Base):
         found, top = {}, len(self.couplings) - 1
         for n in reversed(layers):
             if n == top:
-                with self._beside(n):
-                    up, _ = self.couplings[n].up(sources[n - 1])
-                    found[n] = self._advance(n, up, None, up)
+                found[n] = self._advance_top(sources[n - 1], None, None)
                 continue
             up = first if n == 0 else self.couplings[n].up(sources[n - 1])[0]
             down = sources[n + 1]
@@ -267,8 +250,6 @@ class Stepwise(_Base):
                 down = self.couplings[n + 1].down(down, None)
             # Prototypical dynamics do not look at the state: anything of its shape will do.
             found[n] = self._advance(n, up, down, up)
-        if top in found:
-            self._join([top])
         return found
 
     def _advance(
@@ -321,6 +302,70 @@ class Stepwise(_Base):
             CLAMPED=isinstance(dynamics, Prototypical) and dynamics.clamp_nudged,
         )
         return moved, activity
+
+    def _advance_top(
+        self, below: Tensor, state: Tensor | None, nudge: Nudge | None
+    ) -> tuple[Tensor, Tensor]:
+        """The output layer's next state and activity; a few outputs are done in one launch.
+
+        Args:
+            state: where it is, (batch, outputs); free prototypical layers need not know.
+        """
+        n, fast = len(self.couplings) - 1, self.couplings[-1]
+        if not self._thin:
+            up, _ = fast.up(below)
+            return self._advance(n, up, None, up if state is None else state, nudge)
+        outputs, dynamics = self.network.layer_shapes[-1][0], self.network.dynamics
+        moved = torch.empty(len(below), outputs, device=self.device)
+        activity = torch.empty_like(moved, dtype=self.dtype)
+        gain, bias = fast.coupling.synapses.gain.detach(), fast.coupling.bias
+        state = moved if state is None else state
+        target, beta, rest = nudge if nudge is not None else (state, gain, state)
+        top_kernel[(len(below),)](
+            below,
+            fast.kernel,
+            gain,
+            gain if bias is None else bias.detach(),
+            state,
+            target,
+            rest,
+            beta,
+            moved,
+            activity,
+            below[0].numel(),
+            **self.neuron_numbers,
+            HAS_BIAS=bias is not None,
+            ENERGY=isinstance(dynamics, EnergyBased),
+            NUDGED=nudge is not None,
+            CONSTANT=self.learning.nudge == "constant",
+            CLAMPED=isinstance(dynamics, Prototypical) and dynamics.clamp_nudged,
+            OUTPUTS=outputs,
+            BLOCK=512,
+            num_warps=4,
+        )
+        return moved, activity
+
+    def _advance_in_pool(
+        self, n: int, sent: Tensor, state: Tensor
+    ) -> tuple[tuple[Tensor, Tensor], dict[str, Any]]:
+        """Room for the next state and activity of a layer below a few outputs, and `pool_kernel`'s
+        arguments to fill it."""
+        coupling, above = self.network.couplings[n], self.couplings[n + 1]
+        moved, activity = torch.empty_like(state), torch.empty_like(state, dtype=self.dtype)
+        arguments = {
+            "sent": sent,
+            "sent_kernel": above.kernel,
+            "sent_gain": above.coupling.synapses.gain.detach(),
+            "state": state,
+            "new_state": moved,
+            "activity": activity,
+            "ENERGY": isinstance(self.network.dynamics, EnergyBased),
+            "THIN": sent.shape[1],
+            **self.neuron_numbers,
+        }
+        if coupling.bias is not None:
+            arguments |= {"bias": coupling.bias.detach(), "HAS_BIAS": True}
+        return (moved, activity), arguments
 
     def _advance_by_field(
         self, n: int, up: Tensor, field: Tensor, above: FastConv, state: Tensor
