@@ -21,7 +21,14 @@ from binep.couplings import ConvPool, Coupling, Dense, Shape, levels
 from binep.dynamics import EnergyBased
 from binep.engines.cuda.couplings import DIGIT_BITS, FastConv, FastDense, dtype_of_bits
 from binep.engines.cuda.learning import count_kernel, tally_kernel
-from binep.engines.cuda.relaxing import Phase, Stepwise, choose_relaxer, in_order, power_of_two
+from binep.engines.cuda.relaxing import (
+    Phase,
+    Stepwise,
+    choose_relaxer,
+    in_order,
+    power_of_two,
+    record,
+)
 from binep.engines.cuda.updating import Updater
 from binep.engines.reference import tensor_cores
 from binep.errors import BinepError
@@ -40,8 +47,6 @@ def unsupported(network: Network, learning: Learning) -> str | None:
     """Why this engine cannot run a network, or None if it can."""
     if not isinstance(learning, EquilibriumPropagation):
         return "it only runs EquilibriumPropagation"
-    if learning.tolerance is not None:
-        return "it runs every step: learning.tolerance must not be set"
     if network.cost != "mse":
         return f"it has no readout for cost={network.cost!r}"
     if not isinstance(network.neuron, HardSigmoid | Heaviside):
@@ -230,7 +235,7 @@ class CudaEngine:
     ) -> None:
         """Replay the graph for inputs of this shape, recording it first if there is none."""
         inputs = (x, labels)
-        if self.device.type != "cuda":
+        if self.device.type != "cuda" or self.learning.tolerance is not None:
             with tensor_cores(self.precision != "float32"):
                 function(*inputs)
             return
@@ -252,19 +257,15 @@ class CudaEngine:
         """Record a graph; the warm-up that this needs leaves no trace in the state of training."""
         places = [x.clone() for x in inputs]
         kept = [(t, t.clone()) for t in self._state()]
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream), tensor_cores(self.precision != "float32"):
-            for _ in range(2):
-                function(*places)
-        torch.cuda.current_stream().wait_stream(stream)
-        for tensor, before in kept:
-            tensor.copy_(before)
-        for fast in self.couplings:
-            fast.refresh()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph), tensor_cores(self.precision != "float32"):
-            function(*places)
+
+        def restore() -> None:
+            for tensor, before in kept:
+                tensor.copy_(before)
+            for fast in self.couplings:
+                fast.refresh()
+
+        with tensor_cores(self.precision != "float32"):
+            graph = record(lambda: function(*places), restore)
         self._versions = [c.synapses.kernel._version for c in self.network.couplings]
         return graph, places
 

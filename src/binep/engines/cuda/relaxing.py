@@ -4,7 +4,8 @@ A relaxer has `free(first, batch)` and `nudged(first, free, labels, direction)`,
 `Phase`. `choose_relaxer` takes the one made for a network.
 """
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
@@ -59,6 +60,8 @@ def choose_relaxer(
 ) -> "Relaxer":
     """The fastest relaxer that can run a network."""
     arguments = (network, learning, couplings, beta, dtype)
+    if learning.tolerance is not None:
+        return Settling(*arguments)
     dense = all(isinstance(coupling, Dense) for coupling in network.couplings)
     if dense and len(couplings) > 1 and network.neuron.binary:
         return Events(*arguments)
@@ -390,6 +393,107 @@ class Stepwise(_Base):
         return moved, activity
 
 
+@dataclass
+class Chunk:
+    """Some steps recorded once, with the tensors they read and change.
+
+    Attributes:
+        graph: its replay runs the steps; None where there are no graphs.
+        active: bool, (1,): whether the phase still goes on. limit: int32, (1,): steps at most.
+    """
+
+    first: Tensor
+    state: list[Tensor]
+    activity: list[Tensor]
+    nudge: Nudge | None
+    active: Tensor
+    residual: Tensor
+    ran: Tensor
+    limit: Tensor
+    graph: "torch.cuda.CUDAGraph | None" = None
+
+
+class Settling(Stepwise):
+    """Any network with a tolerance: a phase ends after a step that changed no state by more.
+
+    Steps run in chunks. Inside one, a mini-batch that has settled stays as it is; whether it has is
+    looked up between chunks, while the next one is not launched yet.
+    """
+
+    STEPS = 8
+
+    @cached_property
+    def _chunks(self) -> dict[tuple[int, bool], Chunk]:
+        """By batch size, and whether nudged."""
+        return {}
+
+    @property
+    def _two_coloured(self) -> bool:  # type: ignore[override]
+        return False
+
+    def _run(
+        self,
+        first: Tensor,
+        state: list[Tensor],
+        activity: list[Tensor],
+        steps: int,
+        nudge: Nudge | None = None,
+    ) -> Phase:
+        key = len(first), nudge is not None
+        if key not in self._chunks:
+            self._chunks[key] = self._new_chunk(first, state, activity, nudge)
+        chunk = self._chunks[key]
+        given = [first, *state, *activity, *(nudge or ())]
+        kept = [chunk.first, *chunk.state, *chunk.activity, *(chunk.nudge or ())]
+        for place, values in zip(kept, given, strict=True):
+            place.copy_(values)
+        chunk.active.fill_(True)
+        chunk.ran.zero_()
+        chunk.limit.fill_(steps)
+        for _ in range(0, steps, self.STEPS):
+            if chunk.graph is not None:
+                chunk.graph.replay()
+            else:
+                self._steps(chunk)
+            if not chunk.active.item():
+                break
+        states, activities = ([t.clone() for t in ts] for ts in (chunk.state, chunk.activity))
+        return Phase(states, activities, chunk.residual.clone(), chunk.ran.clone())
+
+    def _new_chunk(
+        self, first: Tensor, state: list[Tensor], activity: list[Tensor], nudge: Nudge | None
+    ) -> Chunk:
+        integers = torch.zeros(2, dtype=torch.int32, device=self.device)
+        chunk = Chunk(
+            first.clone(),
+            [s.clone() for s in state],
+            [a.clone() for a in activity],
+            None if nudge is None else (nudge[0].clone(), nudge[1].clone(), nudge[2].clone()),
+            torch.ones(1, dtype=torch.bool, device=self.device),
+            torch.zeros(1, device=self.device),
+            integers[:1],
+            integers[1:],
+        )
+        if self.device.type == "cuda":
+            chunk.graph = record(lambda: self._steps(chunk))
+        return chunk
+
+    def _steps(self, chunk: Chunk) -> None:
+        tolerance = self.learning.tolerance
+        assert tolerance is not None
+        fields = self._fields(len(chunk.first))
+        for _ in range(self.STEPS):
+            states, activities = self.step(
+                chunk.first, chunk.state, chunk.activity, chunk.nudge, fields
+            )
+            change = largest_change(states, chunk.state)
+            for old, new in zip(chunk.state + chunk.activity, states + activities, strict=True):
+                torch.where(chunk.active, new, old, out=old)
+            torch.where(chunk.active, change, chunk.residual, out=chunk.residual)
+            chunk.ran += chunk.active
+            chunk.active &= (change > tolerance) & (chunk.ran < chunk.limit)
+
+
 class Thin(_Base):
     """One hidden layer and few outputs, binary weights, real activations: a phase is one launch."""
 
@@ -562,6 +666,32 @@ class Events(_Base):
             bias = coupling.bias
             parts.append(torch.zeros(size, device=self.device) if bias is None else bias.detach())
         return torch.cat(parts)
+
+
+# Recording in two threads at once would mix their launches.
+_recording = threading.Lock()
+
+
+def record(
+    function: Callable[[], None], restore: Callable[[], None] = lambda: None
+) -> torch.cuda.CUDAGraph:
+    """A graph of what a function launches, after a warm-up that compiles its kernels.
+
+    Args:
+        restore: undoes what the warm-up changed.
+    """
+    with _recording:
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(2):
+                function()
+        torch.cuda.current_stream().wait_stream(stream)
+        restore()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            function()
+    return graph
 
 
 def per_sample(first: Tensor) -> tuple[Tensor, Tensor]:
