@@ -7,7 +7,6 @@ steps are not run, since they would change nothing. Networks of one hidden layer
 in float32, one sample at a time in the cache, until they repeat themselves bit for bit.
 """
 
-import sys
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,7 @@ from binep.engines.delta.relaxing import (
     nudging,
     product,
 )
-from binep.engines.packed.jit import compiled, run_shares
+from binep.engines.packed.jit import announce, run_shares
 from binep.errors import BinepError
 from binep.gradients import EquilibriumPropagation, Learning
 from binep.metrics import Tally
@@ -77,7 +76,6 @@ class DeltaEngine:
         self._row_sums = torch.empty(0, dtype=torch.int32)
         self._seen: list[Any] = [None] * len(network.couplings)
         self._contrasts: dict[int, Tensor] = {}
-        _announce()
 
     # --- what every engine offers
 
@@ -160,6 +158,9 @@ class DeltaEngine:
         self._relaxer.take_scales()
 
     def _free(self, clamped: Clamped, target: Tensor) -> tuple[Any, Settled]:
+        announce(
+            kernels.settle_share if isinstance(self._relaxer, Shallow) else kernels.advance_share
+        )
         phase = self._relaxer.begin(clamped)
         return phase, self._run(phase, self.learning.free_steps, target, None)
 
@@ -282,9 +283,3 @@ def _check(network: Network, learning: Learning) -> EquilibriumPropagation:
             f"engine 'delta' with {type(learning).__name__}: allowed is EquilibriumPropagation"
         )
     return learning
-
-
-def _announce() -> None:
-    """Say that the first call will take a while."""
-    if not compiled(kernels.bop_share):
-        print("compiling kernels for this machine, once", file=sys.stderr)

@@ -1,7 +1,6 @@
 """The packed engine: mini-batches of binary activations, bit for bit as the reference has them."""
 
 import math
-import sys
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from binep.couplings import levels
 from binep.dynamics import EnergyBased
 from binep.engines.activity import Activity
 from binep.engines.packed import learning as learn
-from binep.engines.packed.jit import compiled, run_shares
+from binep.engines.packed.jit import announce, run_shares
 from binep.engines.packed.layout import Layout, fan_in
 from binep.engines.packed.relaxing import Found, Motion, Synapses, relax_share
 from binep.errors import BinepError
@@ -68,7 +67,6 @@ class PackedEngine:
         self._samples = None
         neurons = self._layout.cells
         self._synapses = Synapses(self._bits, *(np.zeros(neurons, np.float32) for _ in range(4)))
-        _announce()
 
     # --- what every engine offers ---------------------------------------------------------------
 
@@ -186,6 +184,7 @@ class PackedEngine:
         keep: bool,
         trace: bool,
     ) -> Found:
+        announce(relax_share)
         layout, batch = self._layout, len(target)
         threads = torch.get_num_threads()
         if self._samples is None or len(self._samples.s) != 3 * threads:
@@ -463,9 +462,3 @@ def _check(network: Network, learning: Learning) -> EquilibriumPropagation:
                 f"{LARGEST_SUM}, so that they are exact in float32"
             )
     return learning
-
-
-def _announce() -> None:
-    """Say that the first call will take a while."""
-    if not compiled(relax_share):
-        print("compiling kernels for this machine, once", file=sys.stderr)

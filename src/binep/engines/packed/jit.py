@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import os
+import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,11 +21,10 @@ inner: Any = _jit(error_model="numpy", _nrt=False, no_cpython_wrapper=True, no_c
 def _folder() -> Path:
     """Where compiled kernels are kept: a folder for exactly these sources.
 
-    Numba itself would look only at the file that a kernel stands in, not at what it calls. (The
-    kernels of other engines call nothing outside of their own file.)
+    Numba itself would look only at the file that a kernel stands in, not at what it calls.
     """
-    digest = hashlib.sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    digest, engines = hashlib.sha256(), Path(__file__).parent.parent
+    for path in sorted(p for name in ("packed", "delta") for p in (engines / name).glob("*.py")):
         digest.update(path.read_bytes())
     given = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME")
     base = Path(given) if given else Path.home() / ".cache"
@@ -61,6 +61,12 @@ def compiled(dispatcher: Any) -> bool:
     """Whether a kernel is there, in this process or in the folder."""
     name = dispatcher.py_func.__name__
     return bool(dispatcher.signatures) or any(FOLDER.rglob(f"*.{name}-*.nbi"))
+
+
+def announce(dispatcher: Any) -> None:
+    """Say that a first call will take a while, if the kernel is not there yet."""
+    if not compiled(dispatcher):
+        print("compiling kernels for this machine, once", file=sys.stderr)
 
 
 @functools.cache
