@@ -45,10 +45,15 @@ class Point:
 
 @dataclass(frozen=True)
 class Sweep:
-    """All points, and what they were measured on."""
+    """All points, and what they were measured on.
+
+    Attributes:
+        trained_epochs: of the run itself. epochs: of each training with an imperfection.
+    """
 
     run: str
     images: int
+    trained_epochs: int
     epochs: int
     points: list[Point]
 
@@ -104,7 +109,7 @@ def sweep(
                 add(Point(name, value, False, tally.error("average")))
             if epochs:
                 add(Point(name, value, True, _train(worse, dataset, epochs, device)))
-    return Sweep(run.folder.name, len(test), epochs, points)
+    return Sweep(run.folder.name, len(test), len(run.metrics), epochs, points)
 
 
 def _train(run: Run, dataset: Dataset, epochs: int, device: str) -> float:
@@ -124,7 +129,7 @@ def figure(found: Sweep) -> Figure:
     drawing, axes = new_figure(-(-len(names) // columns), columns, width=3.6, height=2.8)
     places = [place for row in axes for place in row]
     kinds = {
-        False: ("trained without it", BLUE, "o-"),
+        False: (f"trained without it, {found.trained_epochs} epochs", BLUE, "o-"),
         True: (f"trained with it, {found.epochs} epochs", ORANGE, "s-"),
     }
     for place, name in zip(places, names, strict=False):

@@ -1,0 +1,104 @@
+"""`binep export`, `binep hardware` and `binep eval --set`, as a person meets them."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import binep as package
+from binep import recipe as recipes
+from binep import runs
+from binep.cli import app
+from binep.deploy.export import learning_rule
+from binep.errors import BinepError
+
+SMALL = [
+    *("network.dense=[40]", "network.per_class=2", "training.batch_size=100", "training.epochs=2"),
+    *("learning.free_steps=10", "schedule.tau.at=[1]", "schedule.tau.factor=0.5"),
+]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> runs.Run:
+    out = tmp_path_factory.mktemp("export")
+    recipe = recipes.load("digits-1fc-wa", SMALL)
+    return runs.train(recipe, out=out, device="cpu", engine="reference")
+
+
+def binep(*words: object) -> str:
+    """What a command prints; its error is raised here."""
+    result = CliRunner().invoke(app, [str(word) for word in words], standalone_mode=False)
+    if result.exception is not None:
+        raise result.exception
+    return result.stdout
+
+
+def test_a_packed_file_predicts_as_the_run_does(run: runs.Run, tmp_path: Path):
+    printed = binep("export", run.folder, "--to", tmp_path)
+    path = tmp_path / "digits-1fc-wa-seed0.safetensors"
+    assert f"{path.stat().st_size:,} bytes" in printed
+    test = run.dataset(device="cpu").test
+    classes = package.load(path).predict(test.images.numpy())
+    network = run.network("cpu")
+    x = test.images.flatten(1)
+    free = package.relax(network, x, network.initial(x), run.recipe.learning.free_steps)
+    assert torch.equal(torch.from_numpy(classes), network.predict(free.state))
+    error = 100 * np.mean(classes != test.labels.numpy())
+    assert run.metrics[-1]["test_error"]["average"] == pytest.approx(error)
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+def test_every_test_image_in_c(run: runs.Run, tmp_path: Path):
+    words = ["--vectors", 0, "--learning", "--momentum-bits", 14, "--readout", "single"]
+    binep("export", run.folder, "--to", tmp_path, "--format", "c", *words)
+    done = subprocess.run(["make", "-s", "check"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout.strip() == "360 vectors, 0 differ", done.stderr
+
+
+def test_memory_images_with_some_vectors(run: runs.Run, tmp_path: Path):
+    binep("export", run.folder, "--to", tmp_path, "--format", "mem")
+    assert len((tmp_path / "vectors_expected.mem").read_text().split()) == 4
+
+
+def test_learning_takes_the_rates_that_are_due(run: runs.Run):
+    before, after = learning_rule(run.recipe, 0), learning_rule(run.recipe, len(run.metrics))
+    assert np.allclose(after.tau, 0.5 * np.array(before.tau)) and after.gamma == before.gamma
+
+
+def test_eval_on_imperfect_hardware(run: runs.Run):
+    good = run.metrics[-1]["test_error"]["average"]
+    bad = ["--json", "--device", "cpu", "--set", "hardware.weight_errors=0.5"]
+    assert json.loads(binep("eval", run.folder, *bad))["error"]["average"] > good + 5
+    with pytest.raises(BinepError, match=r"only hardware\.\*"):
+        binep("eval", run.folder, "--set", "learning.beta=1")
+
+
+def test_hardware_reports_and_sweeps(run: runs.Run, tmp_path: Path):
+    found = json.loads(binep("hardware", run.folder, "--json", "--images", 5))
+    assert found["memory"]["synapses"] == 64 * 40 + 40 * 20 and len(found["activity"]) == 10
+    text = binep("hardware", "digits-1fc-wa", "--images", 2)
+    assert "by SGD on latent weights" in text and "Horowitz" in text
+    binep("hardware", run.folder, "--sweep", tmp_path, "--images", 40)
+    assert (tmp_path / "hardware-digits-1fc-wa-seed0.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["export", "RUN", "--to", "x", "--format", "cc"], "unknown format 'cc'"),
+        (["export", "RUN", "--to", "x", "--learning"], "allowed is format 'c'"),
+        (["export", "RUN", "--to", "x", "--format", "mem", "--vectors", "-1"], "vectors=-1"),
+        (["hardware", "digits-1fc-wa", "--sweep", "x"], "needs a trained network"),
+        (["hardware", "mnist-9fc"], "unknown recipe 'mnist-9fc'"),
+        (["hardware", "digits-1fc-wa", "--images", "0"], "--images 0: allowed is at least 1"),
+    ],
+)
+def test_mistakes_are_told(words: list[str], message: str, run: runs.Run):
+    with pytest.raises(BinepError, match=message):
+        binep(*(run.folder if word == "RUN" else word for word in words))
+    assert not Path("x").exists()
