@@ -38,7 +38,7 @@ AIMS = (-2.5, -1.5, -0.5, -3.5, -4.5)  # places in it
 CLOSE = 0.5  # to an aim, in units of pi
 LARGEST = 10.0  # factor that tau is moved by at once
 PROBES = 8  # at most, for each aim
-MEMORY = 10.0  # factor that the memory is lengthened or shortened by
+MEMORIES = (1.0, 10.0, 100.0, 0.1)  # times as long as at the start
 
 
 @dataclass(frozen=True)
@@ -227,22 +227,26 @@ class _Bench:
         return self._calmest(last)
 
     def best_memory(self, rates: Rates, epochs: int) -> Rates:
-        """The rates with a memory as long as it is, longer, or shorter."""
-        tried = [rates, *(rates.remembering(factor) for factor in (MEMORY, 1 / MEMORY))]
-        allowed = [each for each in tried if max(each.gamma) <= 1]
-        return self._calmest([self._train(each, epochs) for each in allowed])
+        """The rates with the longest memory that is good: what is short forgets, and is noisy."""
+        tried = [rates.remembering(factor) for factor in MEMORIES]
+        trials = [self._train(each, epochs) for each in tried if max(each.gamma) <= 1]
+        longest = min(self._good(trials), key=lambda trial: sum(trial.gamma))
+        return Rates(longest.gamma, longest.tau)
 
     def _calmest(self, trials: Sequence[Trial]) -> Rates:
-        """The rates with fewest flips among those as good as the best, but for chance.
+        """The rates with fewest flips among those that are good."""
+        calmest = min(self._good(trials), key=lambda trial: sum(trial.pi))
+        return Rates(calmest.gamma, calmest.tau)
+
+    def _good(self, trials: Sequence[Trial]) -> list[Trial]:
+        """Those as good on the validation images as the best, but for chance.
 
         Chance: half the standard deviation of an error that is counted on so few images, since all
         are counted on the same.
         """
         lowest = min(trial.validation_error for trial in trials)
         chance = math.sqrt(lowest * (100 - lowest) / len(self.dataset.test)) / 2
-        good = [trial for trial in trials if trial.validation_error <= lowest + chance]
-        calmest = min(good, key=lambda trial: sum(trial.pi))
-        return Rates(calmest.gamma, calmest.tau)
+        return [trial for trial in trials if trial.validation_error <= lowest + chance]
 
     def _train(self, rates: Rates, epochs: int) -> Trial:
         """A training of some epochs; what was trained already is not trained again."""
