@@ -298,3 +298,35 @@ def test_recipe_on_disk_is_complete(straight):
     text = (straight.folder / "recipe.toml").read_text()
     assert "initial_state = 1.0" in text and "momentum_noise" in text
     assert recipes.load(straight.folder / "recipe.toml") == straight.recipe
+
+
+def test_seeds_side_by_side_are_the_same_as_one_after_the_other(tmp_path):
+    recipe = small_recipe("digits-1fc-w")
+    options = {"device": "cpu", "engine": "reference"}
+    together = runs.train_side_by_side(
+        recipe, [0, 1], watchers=[Watcher(), Watcher()], out=tmp_path / "a", **options
+    )
+    for seed, run in enumerate(together):
+        alone = runs.train(recipe, seed=seed, out=tmp_path / "b", **options)
+        assert run.finished and run.record["seed"] == seed
+        for ours, theirs in zip(run.metrics, alone.metrics, strict=True):
+            timeless = {"seconds": 0, "test_seconds": 0}
+            assert ours | timeless == theirs | timeless
+
+
+def test_a_failure_in_one_of_several_seeds_stops_the_others(tmp_path):
+    class Failing(Watcher):
+        def epoch(self, line):
+            raise BinepError("out of paper")
+
+    endless = small_recipe("digits-1fc-w", "training.epochs=10000")
+    with pytest.raises(BinepError, match="out of paper"):
+        runs.train_side_by_side(
+            endless,
+            [0, 1],
+            watchers=[Watcher(), Failing()],
+            out=tmp_path,
+            device="cpu",
+            engine="reference",
+        )
+    assert runs.open_run(tmp_path / f"{endless.name}-seed0").record["status"] == "interrupted"

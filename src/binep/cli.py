@@ -105,39 +105,55 @@ def train(
     """
     from binep import recipe as recipes
     from binep import runs
-    from binep.watching import TensorBoardWatcher, Watcher, Watchers, usual_watcher
+    from binep.engines.select import select_device
+    from binep.watching import (
+        PlainWatcher,
+        TensorBoardWatcher,
+        Watcher,
+        Watchers,
+        usual_watcher,
+    )
 
     if epochs is not None:
         overrides = [*(overrides or []), f"training.epochs={epochs}"]
     if seeds is not None and seeds < 1:
         raise BinepError(f"--seeds {seeds}: allowed is at least 1")
     chosen = recipes.load(recipe, overrides or [])
+    numbers = range(seed, seed + (seeds or 1))
+
+    # A GPU runs several seeds at once in less time than one after the other.
+    beside = len(numbers) > 1 and select_device(device).type == "cuda"
+
+    def watch(number: int) -> Watcher:
+        watcher = PlainWatcher(f"seed {number}  ") if beside else usual_watcher()
+        watcher = Watcher() if as_json else watcher
+        folder = out / runs.run_name(chosen, number)
+        return Watchers(watcher, TensorBoardWatcher(folder)) if tensorboard else watcher
+
+    options: dict[str, Any] = {
+        "out": out,
+        "device": device,
+        "engine": engine,
+        "data_dir": data_dir,
+        "offline": offline,
+        "resume": resume,
+        "checkpoint_seconds": checkpoint_every,
+    }
+    if beside:
+        watchers = [watch(number) for number in numbers]
+        found = iter(runs.train_side_by_side(chosen, numbers, watchers=watchers, **options))
+    else:
+        found = (runs.train(chosen, seed=n, watcher=watch(n), **options) for n in numbers)
     results = []
-    for number in range(seed, seed + (seeds or 1)):
-        watcher: Watcher = Watcher() if as_json else usual_watcher()
-        if tensorboard:
-            folder = out / runs.run_name(chosen, number)
-            watcher = Watchers(watcher, TensorBoardWatcher(folder))
-        run = runs.train(
-            chosen,
-            seed=number,
-            out=out,
-            device=device,
-            engine=engine,
-            data_dir=data_dir,
-            offline=offline,
-            resume=resume,
-            checkpoint_seconds=checkpoint_every,
-            watcher=watcher,
-        )
+    for run in found:
         results.append({"run": str(run.folder), "finished": run.finished, "last": run.last})
         if not as_json:
             _tell_outcome(run, sys.argv[1:])
-        if not run.finished:
+        if not run.finished and not beside:
             break
     if as_json:
         _print_json(results)
-    if not results[-1]["finished"]:
+    if not all(result["finished"] for result in results):
         sys.exit(130)
 
 

@@ -39,13 +39,16 @@ def summary(line: dict[str, Any]) -> str:
 
 
 class PlainWatcher(Watcher):
-    """One plain line an epoch."""
+    """One plain line an epoch, after a label where several runs are watched at once."""
+
+    def __init__(self, label: str = "") -> None:
+        self.label = label
 
     def begin(self, name: str, trainer: Trainer, epochs: int) -> None:
         print(f"{name}: epoch {trainer.progress.epoch + 1} to {epochs}", flush=True)
 
     def epoch(self, line: dict[str, Any]) -> None:
-        print(summary(line), flush=True)
+        print(self.label + summary(line), flush=True)
 
     def say(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)

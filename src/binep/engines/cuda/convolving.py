@@ -1,4 +1,6 @@
 # pyright: reportPossiblyUnboundVariable=false, reportGeneralTypeIssues=false
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportOperatorIssue=false, reportCallIssue=false, reportIndexIssue=false
 """Triton kernels of convolutional couplings, channels last.
 
 A convolution is a matrix product whose left factor is gathered tap by tap; what a layer does with

@@ -1,3 +1,4 @@
+# pyright: reportCallIssue=false
 """Couplings in the layout of the GPU: products in few bits, added up exactly or in float32."""
 
 from collections.abc import Sequence

@@ -1,3 +1,4 @@
+# pyright: reportCallIssue=false, reportArgumentType=false
 """The same mini-batch on a GPU, as one CUDA graph: nothing is launched or read back one by one.
 
 A relaxation is hundreds of small steps, so that eager torch spends its time launching kernels. Here
@@ -376,4 +377,3 @@ class CudaEngine:
         for fast in self.couplings:
             if not (isinstance(fast, FastDense) and fast.coupling.binary) or x.is_floating_point():
                 fast.refresh()
-

@@ -1,4 +1,6 @@
 # pyright: reportPossiblyUnboundVariable=false, reportGeneralTypeIssues=false
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportOperatorIssue=false, reportCallIssue=false, reportIndexIssue=false
 """Triton kernels: what stands between two matrix products, in one pass each.
 
 All of them are element-wise over arrays whose last axis is the channel (dense layers: the neuron),

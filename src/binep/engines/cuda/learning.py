@@ -1,4 +1,6 @@
 # pyright: reportPossiblyUnboundVariable=false, reportGeneralTypeIssues=false
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportOperatorIssue=false, reportCallIssue=false, reportIndexIssue=false
 """Triton kernels for what follows both phases: counting, contrasts, Bop.
 
 The contrast of a dense coupling is written in what changed between the phases,

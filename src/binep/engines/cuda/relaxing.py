@@ -1,3 +1,4 @@
+# pyright: reportCallIssue=false
 """Ways of relaxing a mini-batch on the GPU: step by step, or a sample from start to end at once.
 
 A relaxer has `free(first, batch)` and `nudged(first, free, labels, direction)`, both giving a

@@ -1,4 +1,6 @@
 # pyright: reportPossiblyUnboundVariable=false, reportGeneralTypeIssues=false
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportOperatorIssue=false, reportCallIssue=false, reportIndexIssue=false
 """Triton kernels that relax a sample from its first step to its last in one launch.
 
 Samples do not know of each other, so one program takes one sample through a whole phase. Both

@@ -1,3 +1,4 @@
+# pyright: reportCallIssue=false
 """From two phases to new weights: contrasts, Bop, gradients for the other optimizers."""
 
 from collections.abc import Sequence
@@ -66,7 +67,8 @@ class Updater:
                 tails = flat(numbers) if n == 0 else changes[n - 1][1]
                 self._learn_dense(n, fast, changes[n][0], tails, factor)
                 continue
-            below = (numbers.float(),) * 2 if n == 0 else (plus[n - 1], minus[n - 1])
+            wide = numbers.float()
+            below = (wide, wide) if n == 0 else (plus[n - 1], minus[n - 1])
             contrast = self._contrast(n, x, below, (plus[n], minus[n]), switches)
             self._apply(n, contrast * torch.sign(self.beta), factor)
 
@@ -74,9 +76,7 @@ class Updater:
         """What learning reads: bits as they were sent, real activities in full precision."""
         return phase.activity if self.bits else [self.network.neuron(s) for s in phase.state]
 
-    def _changes(
-        self, n: int, plus: Tensor, minus: Tensor, factor: float
-    ) -> tuple[Tensor, Tensor]:
+    def _changes(self, n: int, plus: Tensor, minus: Tensor, factor: float) -> tuple[Tensor, Tensor]:
         """A layer's part in the contrasts of its couplings, see `changes_kernel`; fills `.grad`."""
         coupling = self.network.couplings[n]
         # An image's bias is summed over positions before it is scaled.
@@ -126,7 +126,9 @@ class Updater:
         above, below = fast.kernel.shape
         programs = -(-above // ABOVE) * -(-below // BELOW)
         learnt = synapses.scale.requires_grad
-        contracted = torch.empty(programs if learnt else 1, dtype=torch.float64, device=heads.device)
+        contracted = torch.empty(
+            programs if learnt else 1, dtype=torch.float64, device=heads.device
+        )
         channels = fast.below_shape[0]
         learn_kernel[(programs,)](
             heads,
