@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 
 from binep.deploy.export import store
-from binep.deploy.fixed import FixedNetwork, compare_decisions, why_not
+from binep.deploy.fixed import (
+    FixedNetwork,
+    compare_decisions,
+    compare_on_images,
+    why_not,
+)
 from binep.deploy.learning import FixedLearner, FixedRule, Rule
 from binep.deploy.runtime import Runtime
 from binep.errors import BinepError
@@ -39,6 +44,19 @@ def test_states_are_close_to_float32_and_predictions_equal(case: str):
         # Two roundings of float32 at 2^-24, halved and added up over the steps, or a bit that
         # differs: then the prediction would most likely, too.
         np.testing.assert_allclose(mine / 2**24, theirs, atol=1e-6)
+
+
+def test_every_bit_on_images_is_compared():
+    whole = fixed("conv")
+    x = images(build(*BINARY["conv"])[0], 300).numpy()
+    found = compare_on_images(whole, x)
+    neurons = sum(np.prod(shape) for shape in whole.network.layer_shapes)
+    assert found.bits == 300 * neurons * (whole.network.steps + 1)
+    assert np.array_equal(found.classes, whole.predict(x))
+    assert (found.differ, found.bits_differ) == (0, 0)
+    rough = compare_on_images(FixedNetwork(whole.network, 2), x)
+    assert rough.bits_differ > 0
+    assert rough.differ == int((rough.classes != Runtime(whole.network).predict(x)).sum()) > 0
 
 
 def test_a_step_by_hand():

@@ -49,11 +49,15 @@ RATES = [f"optimizer.{rate}" for rate in ("gamma=1e-4", "tau=1e-6", "lr_bias=0.0
 
 def build(name: str, overrides: list[str]):
     recipe = recipes.load(name, [*RATES, *overrides])
-    network = recipe.build_network(torch.Generator().manual_seed(3))
+    source = torch.Generator().manual_seed(3)
+    network = recipe.build_network(source)
     with torch.no_grad():
         for coupling in network.couplings:
-            # A fresh network's biases are tiny: let them matter.
-            coupling.bias.add_(0.3 * torch.randn(coupling.bias.shape))
+            # Random pixels and fresh weights drive neurons far less than digits and learnt ones
+            # do: with larger scales and biases predictions differ from image to image.
+            coupling.bias.add_(0.1 * torch.randn(coupling.bias.shape, generator=source))
+            if coupling.binary:
+                coupling.scale.mul_(2)
     return recipe, network
 
 

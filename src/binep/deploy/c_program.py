@@ -12,7 +12,13 @@ from pathlib import Path
 import numpy as np
 
 from binep.deploy import fixed, layout
-from binep.deploy.fixed import PARAMETER_BITS, STATE_BITS, Decisions, FixedNetwork
+from binep.deploy.fixed import (
+    PARAMETER_BITS,
+    STATE_BITS,
+    Agreement,
+    Decisions,
+    FixedNetwork,
+)
 from binep.deploy.learning import BETA_BITS, FixedRule
 from binep.deploy.runtime import Runtime
 from binep.deploy.stored import Array, Shape, StoredCoupling, StoredNetwork
@@ -41,13 +47,13 @@ def write(
     if learning is not None and reason is not None:
         raise BinepError(f"learning in C needs a network that runs in integers: {reason}")
     whole = FixedNetwork(network, state_bits) if reason is None else None
-    floating = Runtime(network).predict(images)
-    expected = floating if whole is None else whole.predict(images)
+    agreement = None if whole is None else fixed.compare_on_images(whole, images)
+    expected = Runtime(network).predict(images) if agreement is None else agreement.classes
     files: dict[str, str | bytes] = {
         "network.h": _header(network, whole, learning),
         "network.c": "\n".join(_data(network, whole, learning)) + "\n",
         "vectors.bin": vectors(images, labels, expected),
-        "README.md": _readme(network, whole, reason, floating, expected, learning),
+        "README.md": _readme(network, len(images), _arithmetic(whole, agreement, reason), learning),
     }
     names = ["binep.h", "main.c", "Makefile"]
     names += ["float.c"] if whole is None else ["fixed.h", "fixed.c"]
@@ -283,22 +289,14 @@ def _float(value: float) -> str:
 # --- the README ---------------------------------------------------------------------------------
 
 
-def _readme(
-    network: StoredNetwork,
-    whole: FixedNetwork | None,
-    reason: str | None,
-    floating: Array,
-    expected: Array,
-    learning: FixedRule | None,
-) -> str:
+def _readme(network: StoredNetwork, count: int, arithmetic: str, learning: FixedRule | None) -> str:
     text = (resources.files("binep") / "deploy" / "c" / "README.md").read_text("utf-8")
     layers = " - ".join("x".join(map(str, shape)) for shape in network.shapes)
-    arithmetic = _in_floats(reason) if whole is None else _in_integers(whole, floating, expected)
     values = {
         "LAYERS": layers,
         "STEPS": str(network.steps),
         "READOUT": network.readout,
-        "COUNT": str(len(expected)),
+        "COUNT": str(count),
         "ORIGIN": json.dumps(network.origin, indent=1),
         "ARITHMETIC": arithmetic,
         "LEARNING": "" if learning is None else _about_learning(learning),
@@ -308,7 +306,9 @@ def _readme(
     return text
 
 
-def _in_floats(reason: str | None) -> str:
+def _arithmetic(whole: FixedNetwork | None, agreement: Agreement | None, reason: str | None) -> str:
+    if whole is not None and agreement is not None:
+        return _in_integers(whole, agreement)
     return (
         f"This network runs in float32 (`float.c`), not in integers: {reason}. The order of "
         "arithmetic is the training network's, but sums of real numbers run one by one, so that "
@@ -316,8 +316,7 @@ def _in_floats(reason: str | None) -> str:
     )
 
 
-def _in_integers(whole: FixedNetwork, floating: Array, expected: Array) -> str:
-    differ = int((floating != expected).sum())
+def _in_integers(whole: FixedNetwork, agreement: Agreement) -> str:
     lines = [
         "This network runs in integers (`fixed.c`); no floating point is used in its relaxation.",
         "",
@@ -333,8 +332,9 @@ def _in_integers(whole: FixedNetwork, floating: Array, expected: Array) -> str:
         "changes nothing. For a convolution the scales of the channels stand inside the sum that",
         "goes down: they are added up as integers, exactly.",
         "",
-        f"Test vectors on which this gives another class than the float32 network: {differ} of "
-        f"{len(expected)}.",
+        f"Test vectors on which this gives another class than the float32 network: "
+        f"{agreement.differ} of {len(agreement.classes)}. Bits that neurons send otherwise, at any "
+        f"step of any vector: {agreement.bits_differ} of {agreement.bits}.",
         "",
         "Whether a neuron at rest is on, `drive >= 1/2`, compared with float32 for every sum that",
         "it can receive:",

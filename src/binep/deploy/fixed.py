@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from binep.deploy.relaxing import Batch, State
+from binep.deploy.runtime import Runtime
 from binep.deploy.stored import Array, Shape, StoredCoupling, StoredNetwork
 from binep.deploy.sums import Sums, find_kernels
 from binep.errors import BinepError
@@ -100,9 +101,10 @@ class FixedNetwork:
     def _check_range(self) -> None:
         for n, coupling in enumerate(self.network.couplings):
             pixels = _LEVELS if n == 0 else 1
+            down = np.broadcast_to(self.gains_down[n], (coupling.above,))
             sums = [
                 float(np.abs(self.gains[n]).max()) * coupling.fan_in * pixels,
-                float(np.abs(self.gains_down[n]).sum()) * coupling.above * coupling.kernel**2,
+                float(np.abs(down).sum()) * coupling.kernel**2,
                 float(np.abs(self.biases[n]).max()),
             ]
             if sum(sums) >= _LARGEST_DRIVE:
@@ -196,6 +198,38 @@ def _bias(coupling: StoredCoupling) -> Array:
 
 
 # --- the same decisions as float32? -------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How a network in integers compares with the float32 one on images.
+
+    Attributes:
+        classes: predicted in integers, (images,). differ: how many are others than in float32.
+        bits: activities compared, of all neurons at all steps. bits_differ: how many are others.
+    """
+
+    classes: Array
+    differ: int
+    bits: int
+    bits_differ: int
+
+
+def compare_on_images(fixed: FixedNetwork, images: Array) -> Agreement:
+    """Relax images in integers and in float32, side by side, and compare every bit."""
+    runtime, classes = Runtime(fixed.network), []
+    differ = bits = bits_differ = 0
+    for begin in range(0, len(images), _BATCH):
+        some = images[begin : begin + _BATCH]
+        mine, theirs = [], []
+        for mine, theirs in zip(fixed.trace(some), runtime.trace(some), strict=True):
+            for whole, real in zip(mine, theirs, strict=True):
+                bits += whole.size
+                bits_differ += int(((whole >= fixed.half) != (real >= 0.5)).sum())
+        predicted = fixed.network.scores(mine[-1]).argmax(1)
+        differ += int((predicted != fixed.network.scores(theirs[-1]).argmax(1)).sum())
+        classes.append(predicted)
+    return Agreement(np.concatenate(classes), differ, bits, bits_differ)
 
 
 def compare_decisions(fixed: FixedNetwork) -> list[Decisions]:
