@@ -5,8 +5,8 @@
 Exports a run, compiles the C program with `gcc -O3`, for this machine and for any, checks that all
 runtimes predict the same for every test image, and then measures them in turn, round after round:
 the median over rounds of the mean over images, and its ratio to eager PyTorch. Times are those of
-the processor, so that waiting for a core does not count. Torch and numpy get one thread. "bare loop" is the same PyTorch network without the record of residuals that
-`binep.relax` keeps.
+the processor, so that waiting for a core does not count. Torch and numpy get one thread. "bare
+loop" is the same PyTorch network without the record of residuals that `binep.relax` keeps.
 """
 
 import os

@@ -181,7 +181,7 @@ def test_leaking_momenta_decay_faster():
     ],
 )
 def test_a_run_on_imperfect_hardware_resumes_bit_for_bit(fault: str, tmp_path):
-    chosen = recipe(f"hardware.{fault}")
+    chosen = recipe(f"hardware.{fault}", "training.batch_size=400")
     heard: list[str] = []
 
     class Ears(binep.watching.Watcher):
