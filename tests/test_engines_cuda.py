@@ -45,7 +45,7 @@ def build(
     """A small network with an engine, everything from one seed."""
     torch.manual_seed(7)
     bits = kind.endswith("wa")
-    per_class = 3 if bits else 1
+    per_class = 4 if kind == "wide-wa" else 3 if bits else 1
     options = {"learn_scale": learn_scale}
     if kind.startswith("conv"):
         chain = [
@@ -58,8 +58,8 @@ def build(
         chain = [Dense(64, 45, **options), Dense(45, 4 * per_class, **options)]
     elif kind.startswith("wide"):
         chain = [
-            Dense(64, 300, **options),
-            Dense(300, 264, **options),
+            Dense(64, 304, **options),
+            Dense(304, 264, **options),
             Dense(264, 4 * per_class, **options),
         ]
     else:

@@ -10,6 +10,11 @@ from torch import Tensor
 from torch.nn.grad import conv2d_weight
 
 from binep.couplings import ConvPool, Dense, Shape
+from binep.engines.cuda.conv_events import (
+    down_events_kernel,
+    pool_events_kernel,
+    up_events_kernel,
+)
 from binep.engines.cuda.convolving import conv_kernel, pool_kernel, unpool_kernel
 from binep.engines.cuda.kernels import BLOCK
 from binep.network import Network
@@ -22,9 +27,9 @@ PROGRAMS = 120  # that keep most of a GPU's multiprocessors busy
 
 
 def dtype_of_bits(network: Network) -> torch.dtype:
-    """int8 halves the traffic of wide layers; four signs must make up a word."""
+    """int8 halves the traffic of wide layers, but its products want multiples of 8."""
     sizes = [size for shape in network.layer_shapes for size in shape]
-    return torch.int8 if all(size % 4 == 0 for size in sizes) else torch.float16
+    return torch.int8 if all(size % 8 == 0 for size in sizes) else torch.float16
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
@@ -116,7 +121,7 @@ class FastConv:
 
     def up(self, below: Tensor) -> tuple[Tensor, Tensor | None]:
         """Pooled sums and the winners' places, both (batch, *above), channels last."""
-        pooled, switches, _ = self._pool(self._maps(below), None, None)
+        pooled, switches, _ = self._pool(self.maps(below), None, None)
         return pooled, switches
 
     def up_with_field(self, below: Tensor, above: Tensor, field: Tensor, **advance: Any) -> Tensor:
@@ -124,7 +129,7 @@ class FastConv:
 
         With `advance`, arguments of `pool_kernel`, the layer above moves by one step.
         """
-        return self._pool(self._maps(below), above, field, **advance)[0]
+        return self._pool(self.maps(below), above, field, **advance)[0]
 
     def new_field(self, batch: int) -> Tensor:
         """Room for `up_with_field`, zero where no pool reaches."""
@@ -150,7 +155,7 @@ class FastConv:
         shape, padding = coupling.synapses.kernel.shape, coupling.padding
         return conv2d_weight(below.float(), shape, maps, padding=padding).contiguous()
 
-    def _maps(self, below: Tensor) -> Tensor:
+    def maps(self, below: Tensor) -> Tensor:
         """Sums before pooling, f32, (batch, above, *map_shape)."""
         coupling = self.coupling
         if below.dtype != self.dtype:
@@ -170,6 +175,65 @@ class FastConv:
         padding = self.coupling.kernel - 1 - self.coupling.padding
         convolve(maps, self.turned, padding, drive, **advance)
         return drive
+
+    def pool_events(self, above: Tensor, kept: Any) -> Tensor:
+        """Pooled sums of the maps that are kept; lists the bits above that are sent elsewhere."""
+        pooled = channels_last(len(above), self.above_shape, torch.float32, above.device)
+        self._launch(
+            pool_events_kernel,
+            pooled.numel(),
+            kept.maps,
+            above,
+            kept.places,
+            pooled,
+            kept.events,
+            kept.counts,
+            kept.flip_counts,
+            batch=len(above),
+        )
+        return pooled
+
+    def down_events(self, kept: Any) -> None:
+        """Bring the drive on the layer below up to date."""
+        (channels, _, columns), (below, height, width) = self.above_shape, self.below_shape
+        down_events_kernel[(len(kept.drive) * height * width,)](
+            kept.events,
+            kept.counts,
+            self.turned,
+            self.coupling.synapses.gain.detach().expand(channels).contiguous(),
+            kept.drive,
+            kept.events.shape[1],
+            columns,
+            channels,
+            height,
+            width,
+            below,
+            self.coupling.padding,
+            POOL=self.coupling.pool,
+            KERNEL=self.coupling.kernel,
+            GROUP=16,
+            BELOW=1 << (below - 1).bit_length(),
+        )
+
+    def up_events(self, kept: Any) -> None:
+        """Bring the maps up to date."""
+        (height, width), (below, _, below_width) = self.map_shape, self.below_shape
+        up_events_kernel[(len(kept.maps) * height * width,)](
+            kept.flips,
+            kept.flip_counts,
+            self.kernel,
+            kept.maps,
+            kept.flips.shape[1],
+            below_width,
+            below,
+            height,
+            width,
+            self.coupling.above,
+            self.coupling.padding,
+            KERNEL=self.coupling.kernel,
+            GROUP=16,
+            ABOVE=1 << (self.coupling.above - 1).bit_length(),
+        )
 
     def _pool(
         self, maps: Tensor, above: Tensor | None, field: Tensor | None, **advance: Any

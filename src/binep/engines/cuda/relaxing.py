@@ -8,14 +8,16 @@ A relaxer has `free(first, batch)` and `nudged(first, free, labels, direction)`,
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from dataclasses import fields as fields_of
 from functools import cached_property
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from binep.couplings import Dense
+from binep.couplings import ConvPool, Dense
 from binep.dynamics import EnergyBased, Prototypical
+from binep.engines.cuda.conv_events import SILENT
 from binep.engines.cuda.couplings import FastConv, FastDense, launch
 from binep.engines.cuda.kernels import advance_kernel, top_kernel
 from binep.engines.cuda.settling import events_kernel, thin_kernel
@@ -37,7 +39,7 @@ class Phase:
         state: s1..sN. activity: what they send, in the products' dtype.
         residual: f32, the last step's largest change, one for each sample or one for all.
         ran: int32, like `residual`: steps after which nothing moved any more.
-        sums: what `Events` goes on with.
+        sums, kept: what `Events` and `ConvEvents` go on with.
     """
 
     state: list[Tensor]
@@ -45,6 +47,7 @@ class Phase:
     residual: Tensor
     ran: Tensor
     sums: "Sums | None" = None
+    kept: "dict[int, Kept] | None" = None
 
 
 class Relaxer(Protocol):
@@ -75,6 +78,9 @@ def choose_relaxer(
         and isinstance(network.dynamics, Prototypical)
     ):
         return Thin(*arguments)
+    convolutions = [c for c in network.couplings if isinstance(c, ConvPool)]
+    if network.neuron.binary and len(convolutions) > 1 and all(c.pool <= 3 for c in convolutions):
+        return ConvEvents(*arguments)
     return Stepwise(*arguments)
 
 
@@ -116,6 +122,8 @@ class _Base:
         }
 
 
+# Lists that kernels fill: neurons, how many a sample, and other counts to set to zero.
+Flips = tuple[Tensor, Tensor, Tensor]
 Nudge = tuple[Tensor, Tensor, Tensor]  # target, signed beta, the state a constant nudge pulls at
 
 
@@ -257,13 +265,20 @@ class Stepwise(_Base):
         return found
 
     def _advance(
-        self, n: int, up: Tensor, down: Tensor | None, state: Tensor, nudge: Nudge | None = None
+        self,
+        n: int,
+        up: Tensor,
+        down: Tensor | None,
+        state: Tensor,
+        nudge: Nudge | None = None,
+        flips: "Flips | None" = None,
     ) -> tuple[Tensor, Tensor]:
         """A layer's next state and activity.
 
         Args:
             up: sums of the coupling below, of the first one the whole drive.
             down: sums (dense) or drive of the one above; activities of thin outputs.
+            flips: where to list the bits that flip.
         """
         coupling, network = self.network.couplings[n], self.network
         dynamics = network.dynamics
@@ -289,6 +304,7 @@ class Stepwise(_Base):
             beta,
             moved,
             activity,
+            *((state, state, state) if flips is None else flips),
             state.numel(),
             state.shape[1],
             state[0].numel(),
@@ -304,6 +320,7 @@ class Stepwise(_Base):
             NUDGED=nudge is not None,
             CONSTANT=self.learning.nudge == "constant",
             CLAMPED=isinstance(dynamics, Prototypical) and dynamics.clamp_nudged,
+            LIST=flips is not None,
         )
         return moved, activity
 
@@ -667,6 +684,118 @@ class Events(_Base):
             bias = coupling.bias
             parts.append(torch.zeros(size, device=self.device) if bias is None else bias.detach())
         return torch.cat(parts)
+
+
+@dataclass
+class Kept:
+    """What one convolution between bits keeps from step to step.
+
+    Attributes:
+        maps: int32, sums before pooling. drive: f64, on the layer below.
+        places: uint8, where in its pool each bit above is sent, or that it is not.
+        events, counts: bits above that are sent elsewhere than before. flips, flip_counts: bits
+            below that flipped.
+    """
+
+    maps: Tensor
+    drive: Tensor
+    places: Tensor
+    events: Tensor
+    counts: Tensor
+    flips: Tensor
+    flip_counts: Tensor
+
+    def clone(self) -> "Kept":
+        return Kept(*(getattr(self, each.name).clone() for each in fields_of(Kept)))
+
+
+class ConvEvents(Stepwise):
+    """Convolutional networks of bits: after a few busy steps, only what changes causes work."""
+
+    def free(self, first: Tensor, batch: int) -> Phase:
+        state, activity = self.start(batch)
+        busy = min(BUSY_STEPS, self.learning.free_steps - 1)
+        for _ in range(busy):
+            state, activity = self.step(first, state, activity)
+        kept = {n: self._begin(n, activity) for n in self._convolutions}
+        return self._go_on(
+            first, state, activity, kept, self.learning.free_steps - busy, None, busy
+        )
+
+    def nudged(self, first: Tensor, free: Phase, labels: Tensor, direction: int) -> Phase:
+        assert free.kept is not None
+        kept = {n: each.clone() for n, each in free.kept.items()}
+        nudge = (self.target(labels), self.beta * direction, free.state[-1])
+        steps = self.learning.nudged_steps
+        return self._go_on(first, free.state, free.activity, kept, steps, nudge, 0)
+
+    @cached_property
+    def _convolutions(self) -> dict[int, FastConv]:
+        """The convolutions between layers that relax."""
+        return {n: c for n, c in enumerate(self.couplings) if n and isinstance(c, FastConv)}
+
+    def _begin(self, n: int, activity: list[Tensor]) -> Kept:
+        """Maps from scratch; the drive is still 0, as if nothing had been sent yet."""
+        fast, below, above = self._convolutions[n], activity[n - 1], activity[n]
+        batch, integer = len(below), torch.int32
+        return Kept(
+            fast.maps(below).to(integer),
+            torch.zeros_like(below, dtype=torch.float64),
+            torch.full_like(above, SILENT.value, dtype=torch.uint8),
+            torch.empty(batch, above[0].numel(), dtype=integer, device=self.device),
+            torch.zeros(batch, dtype=integer, device=self.device),
+            torch.empty(batch, below[0].numel(), dtype=integer, device=self.device),
+            torch.zeros(batch, dtype=integer, device=self.device),
+        )
+
+    def _go_on(
+        self,
+        first: Tensor,
+        state: list[Tensor],
+        activity: list[Tensor],
+        kept: dict[int, Kept],
+        steps: int,
+        nudge: Nudge | None,
+        already: int,
+    ) -> Phase:
+        before = state
+        for _ in range(steps):
+            before = state
+            state, activity = self._step_by_events(first, state, activity, kept, nudge)
+        residual = largest_change(state, before)
+        return Phase(state, activity, residual, self._ran(already + steps), kept=kept)
+
+    def _step_by_events(
+        self,
+        first: Tensor,
+        state: list[Tensor],
+        activity: list[Tensor],
+        kept: dict[int, Kept],
+        nudge: Nudge | None,
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """All layers move at once; then the maps follow the bits that flipped."""
+        top = len(state) - 1
+        ups = [first]
+        for n, fast in enumerate(self.couplings[1:], 1):
+            if n in kept and isinstance(fast, FastConv):
+                ups.append(fast.pool_events(activity[n], kept[n]))
+                fast.down_events(kept[n])
+            else:
+                ups.append(fast.up(activity[n - 1])[0])
+        moved = []
+        for n, up in enumerate(ups):
+            follow = kept.get(n + 1)
+            if follow is not None:
+                flips = (follow.flips, follow.flip_counts, follow.counts)
+                moved.append(self._advance(n, up, follow.drive, state[n], None, flips))
+            else:
+                above = self.couplings[n + 1] if n < top else None
+                down = above.down(activity[n + 1], None) if above is not None else None
+                nudged = nudge if n == top else None
+                moved.append(self._advance(n, up, down, state[n], nudged))
+        for n, fast in self._convolutions.items():
+            fast.up_events(kept[n])
+        return [s for s, _ in moved], [a for _, a in moved]
 
 
 # Recording in two threads at once would mix their launches.

@@ -259,10 +259,10 @@ def _pass_layer(
 @triton.jit
 def _add_rows(sums, weights, width, events, count, PACKED: tl.constexpr):
     """Add (or take away) a row of weights for each event; wide rows and narrow ones."""
-    if width <= 256:
-        _add_tiles(sums, weights, width, events, count, 64, 256)
+    if width <= 128:
+        _add_tiles(sums, weights, width, events, count, 64, 128)
     elif PACKED:
-        _add_words(sums, weights, width, events, count, 32, 1024)
+        _add_words(sums, weights, width, events, count, 16, 1024)
     else:
         _add_tiles(sums, weights, width, events, count, 8, 4096)
 
@@ -289,7 +289,7 @@ def _add_words(sums, weights, width, events, count, GROUP: tl.constexpr, TILE: t
     """The same for signs of one byte, four to a word.
 
     Of +1 = 0x01 and -1 = 0xFF the bit 0x02 says which, so `w = 1 - (byte & 2)`. The masked words
-    are added up whole: in a group of 32 events no byte's sum leaves -128..127.
+    are added up whole: in a group of 16 events no byte's sum leaves -128..127.
     """
     words = weights.to(tl.pointer_type(tl.int32))
     for start in range(0, width // 4, TILE):
