@@ -449,7 +449,7 @@ class Deep:
                 # Every step from now on would find everything as it is.
                 residual = residual if t == steps else 0.0
                 return Settled(steps if tolerance is None else min(t + 1, steps), taken, residual)
-            if 4 * len(moving) <= 3 * len(still):
+            if 16 * len(moving) <= 15 * len(still):
                 self._keep(phase, moving)
         return Settled(steps, taken, residual)
 
