@@ -30,7 +30,7 @@ from binep.couplings import ConvPool, Coupling, Shape
 from binep.data import DATASETS, Dataset, Folder, Split, shuffled
 from binep.data import load as load_dataset
 from binep.engines.activity import Activity
-from binep.engines.select import Engine, select_device, select_engine
+from binep.engines.select import Engine, TakesMany, select_device, select_engine
 from binep.errors import BinepError
 from binep.files import write_whole
 from binep.metrics import Tally
@@ -307,19 +307,21 @@ def time_batches(
     """Train on `count` mini-batches and time them, fewer if they take over `budget` seconds.
 
     The first is not counted, unless it alone takes longer than the budget: what is compiled or
-    recorded then does not matter. On a GPU ten at a time are timed together, so that reading back
-    what was counted, which waits for the device, is not what is measured.
+    recorded then does not matter. On a GPU ten (or as many as the engine takes at once) are timed
+    together, so that reading back what was counted, which waits for the device, is not what is
+    measured.
     """
-    group = 10 if batches[0][0].is_cuda else 1
+    least = engine.at_once if isinstance(engine, TakesMany) else 1
+    group = max(10 if batches[0][0].is_cuda else 1, least)
     milliseconds, timed, tally = [], 0, Tally()
     before = getattr(engine, "activity", None)
-    first = _seconds(engine, batches[:1])
+    first = _seconds(engine, [batches[n % len(batches)] for n in range(least)])
     if first[0] > budget:
         milliseconds, timed, tally = [1e3 * first[0]], 1, first[1]
     else:
         before, began = getattr(engine, "activity", None), time.perf_counter()
         while timed < count and (not timed or time.perf_counter() - began < budget):
-            size = min(group, count - timed)
+            size = max(least, min(group, count - timed))
             some = [batches[(1 + timed + n) % len(batches)] for n in range(size)]
             seconds, counted = _seconds(engine, some)
             milliseconds.append(1e3 * seconds / size)
@@ -331,9 +333,14 @@ def time_batches(
 
 def _seconds(engine: Engine, batches: Sequence[tuple[Tensor, Tensor]]) -> tuple[float, Tally]:
     """How long some mini-batches take together, to the end; and what they counted."""
-    began = time.perf_counter()
-    for x, labels in batches:
-        engine.train(x, labels)
+    if isinstance(engine, TakesMany) and len(batches) == engine.at_once > 1:
+        x, labels = (torch.cat(parts) for parts in zip(*batches, strict=True))
+        began = time.perf_counter()
+        engine.train_many(x, labels, len(x) // engine.at_once)
+    else:
+        began = time.perf_counter()
+        for x, labels in batches:
+            engine.train(x, labels)
     # Reading what was counted waits for the device.
     tally = engine.collect()
     return time.perf_counter() - began, tally
