@@ -47,7 +47,7 @@ def exported(case: tuple, folder: Path, count: int = 12, **options):
     return stored, x, labels
 
 
-@pytest.mark.parametrize("case", ["dense", "conv", "two conv", "wide padding"])
+@pytest.mark.parametrize("case", ["dense", "pooled conv", "two conv", "wide padding"])
 def test_integer_states_are_pythons_at_every_step(case: str, tmp_path: Path):
     stored, x, _ = exported(BINARY[case], tmp_path, 3)
     lines = run(compile_in(tmp_path), "states").splitlines()

@@ -8,6 +8,7 @@ import pytest
 from binep.deploy.export import store
 from binep.deploy.fixed import (
     FixedNetwork,
+    _first,
     compare_decisions,
     compare_on_images,
     why_not,
@@ -85,21 +86,24 @@ def test_all_resting_decisions_are_compared_with_float32():
     hidden, top = compare_decisions(whole)
     assert (hidden.cases, top.cases) == (20 * 41 * (2 * 64 * 255 + 1), 20 * 41)
     assert top.differ == 0 and hidden.differ <= 1e-6 * hidden.cases
-    # The same count by brute force, for the top layer and an absurd bias that float32 rounds up.
-    coupling = whole.network.couplings[1]
-    scale, just_below = np.float32(0.25), np.float32(0.5) - np.float32(2**-25)
-    bias = np.full(20, just_below, np.float32)
-    sums = np.arange(-20, 21).astype(np.float32)[:, None]
-    couplings = [whole.network.couplings[0], replace(coupling, scale=scale, bias=bias)]
-    odd = FixedNetwork(replace(whole.network, couplings=couplings))
-    floating = scale * sums + bias >= np.float32(0.5)
-    integer = odd.gains[1] * sums.astype(int) + odd.biases[1] >= 1 << 39
-    assert compare_decisions(odd)[1].differ == int((floating != integer).sum())
-    near = replace(coupling, scale=scale, bias=np.full(20, np.float32(-1.5) + np.float32(2**-24)))
-    odd = FixedNetwork(replace(whole.network, couplings=[couplings[0], near]))
-    floating = scale * sums + near.bias >= np.float32(0.5)
-    integer = odd.gains[1] * sums.astype(int) + odd.biases[1] >= 1 << 39
-    assert compare_decisions(odd)[1].differ == int((floating != integer).sum())
+    # Biases that put every neuron's drive at 1/2 for some sum, up to rounding: by brute force.
+    scale = np.float32(0.1)
+    bias = (np.float32(0.5) - scale * np.arange(-10, 10)).astype(np.float32)
+    top_coupling = replace(whole.network.couplings[1], scale=scale, bias=bias)
+    couplings = [whole.network.couplings[0], top_coupling]
+    near = FixedNetwork(replace(whole.network, couplings=couplings))
+    sums = np.arange(-20, 21)[:, None]
+    floating = scale * sums.astype(np.float32) + bias >= np.float32(0.5)
+    integer = near.gains[1] * sums + near.biases[1] >= 1 << 39
+    found = compare_decisions(near)[1]
+    assert found.differ == int((floating != integer).sum()) > 0
+    assert 0 < found.margin < 1e-6
+
+
+def test_thresholds_are_found_exactly():
+    """Every one there can be, and 8 where none of -7..7 will do."""
+    wanted = np.arange(-7, 9)
+    assert np.array_equal(_first(lambda sums: sums >= wanted, 7, wanted.shape), wanted)
 
 
 @pytest.mark.parametrize(

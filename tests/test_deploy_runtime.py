@@ -27,6 +27,10 @@ BINARY = {
     ),
     "conv": ("digits-conv-wa", ["network.conv=[6]"]),
     "two conv": ("digits-conv-wa", CONV_WA),
+    "pooled conv": (
+        "digits-conv-wa",
+        ["network.conv=[24, 3]", "network.kernel=3", "network.padding=1", "network.pool=2"],
+    ),
     "wide padding": (
         "digits-conv-wa",
         ["network.conv=[6, 3]", "network.kernel=2", "network.padding=[0, 3]"],
