@@ -117,11 +117,7 @@ def test_a_hundred_images_teach_c_what_they_teach_python(
     for image, label in zip(x, labels, strict=True):
         learner.learn(image, label)
     assert learner.flips > 20
-    expected = b"".join(
-        weights.tobytes() + biases.astype("<i8").tobytes() + momenta.astype("<i4").tobytes()
-        for weights, biases, momenta in learnt(learner)
-    )
-    assert (tmp_path / "learnt.bin").read_bytes() == expected
+    assert (tmp_path / "learnt.bin").read_bytes() == learnt(learner)
     assert f"{learner.flips} flips" in run(tmp_path / "binep", "learn", "again.bin")
 
 

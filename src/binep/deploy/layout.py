@@ -34,26 +34,9 @@ def synapses(coupling: StoredCoupling, below_shape: Shape, values: Array) -> Arr
     return np.ascontiguousarray(values.reshape(coupling.above, -1))
 
 
-def in_torch_order(coupling: StoredCoupling, below_shape: Shape, rows: Array) -> Array:
-    """The inverse of `synapses`: rows back to the shape of the weight."""
-    if coupling.kind == "conv":
-        side = coupling.kernel
-        return rows.reshape(coupling.above, side, side, coupling.below).transpose(0, 3, 1, 2)
-    if len(below_shape) == 3:
-        channels, height, width = below_shape
-        rows = rows.reshape(coupling.above, height, width, channels).transpose(0, 3, 1, 2)
-    return rows.reshape(coupling.weight_shape)
-
-
 def pack(bits: Array) -> Array:
     """Booleans, (..., n), as words of 32 bits, bit 0 first: uint32 (..., words)."""
     room = np.zeros((*bits.shape[:-1], 4 * words(bits.shape[-1])), np.uint8)
     packed = np.packbits(bits, axis=-1, bitorder="little")
     room[..., : packed.shape[-1]] = packed
     return room.view("<u4")
-
-
-def unpack(packed: Array, count: int) -> Array:
-    """The inverse of `pack`: booleans, (..., count)."""
-    content = np.ascontiguousarray(packed, "<u4").view(np.uint8)
-    return np.unpackbits(content, axis=-1, bitorder="little")[..., :count].astype(bool)

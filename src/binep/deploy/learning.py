@@ -226,14 +226,12 @@ def _correlation(
     return found
 
 
-def learnt(learner: FixedLearner) -> list[tuple[Array, Array, Array]]:
-    """Weights (packed rows), biases and momenta of every coupling, in the order of hardware."""
-    shapes = learner.network.shapes
-    return [
-        (
-            layout.pack(layout.synapses(coupling, shapes[n], coupling.signs) > 0),
-            learner.fixed.biases[n],
-            layout.synapses(coupling, shapes[n], learner.momenta[n]),
-        )
-        for n, coupling in enumerate(learner.network.couplings)
-    ]
+def learnt(learner: FixedLearner) -> bytes:
+    """What the C program writes after the same images: see `main.c`."""
+    shapes, content = learner.network.shapes, b""
+    for n, coupling in enumerate(learner.network.couplings):
+        rows = layout.pack(layout.synapses(coupling, shapes[n], coupling.signs) > 0)
+        momenta = layout.synapses(coupling, shapes[n], learner.momenta[n])
+        content += rows.tobytes() + learner.fixed.biases[n].astype("<i8").tobytes()
+        content += momenta.astype("<i4").tobytes()
+    return content

@@ -144,8 +144,3 @@ def _bit_lines(rows: Array) -> list[str]:
     packed = np.packbits(rows, axis=1, bitorder="little")[:, ::-1]
     digits = -(-rows.shape[1] // 4)
     return [row.tobytes().hex()[-digits:] for row in packed]
-
-
-def read(path: Path) -> list[int]:
-    """The words of a memory image."""
-    return [int(line, 16) for line in path.read_text("ascii").split()]
