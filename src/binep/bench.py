@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 from torch import Tensor
 
 from binep import figures, runs
@@ -633,6 +634,8 @@ def sweep_figure(found: Sweep) -> Figure:
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         axes.set_xticks(curves[0].values, [str(value) for value in curves[0].values])
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter("{x:g}")
         axes.minorticks_off()
         axes.set_xlabel(SWEEP_LABELS[size])
         axes.set_ylabel("ms a mini-batch")
