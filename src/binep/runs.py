@@ -249,8 +249,14 @@ def build_trainer(
 def _fitting_threads(trainer: Trainer) -> Iterator[None]:
     """One thread for a network so small that a second is woken up in vain; else torch's own choice.
 
-    Whoever sets OMP_NUM_THREADS has chosen already.
+    Whoever sets OMP_NUM_THREADS has chosen already. An engine with own threads gets them all.
     """
+    if getattr(trainer.engine, "own_threads", False):
+        from binep.engines.packed.jit import all_threads_for_kernels
+
+        with all_threads_for_kernels():
+            yield
+        return
     threads = torch.get_num_threads()
     neurons = sum(torch.Size(shape).numel() for shape in trainer.network.layer_shapes)
     if neurons * trainer.batch_size < SMALL and "OMP_NUM_THREADS" not in os.environ:

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from binep import metrics
-from binep.couplings import levels
+from binep.couplings import Dense, levels
 from binep.dynamics import EnergyBased
 from binep.engines.activity import Activity
 from binep.engines.packed import learning as learn
-from binep.engines.packed.jit import announce, run_shares
+from binep.engines.packed.jit import announce, kernel_threads, run_shares
 from binep.engines.packed.layout import Layout, fan_in
 from binep.engines.packed.relaxing import Found, Motion, Synapses, relax_share
 from binep.errors import BinepError
@@ -65,6 +65,8 @@ class PackedEngine:
         # The thresholds at which all momenta have been found not to flip anything (more).
         self._tested: dict[int, tuple[Any, float]] = {}
         self._samples = None
+        # Only convolutions of the input are left to torch's own threads.
+        self.own_threads = all(isinstance(coupling, Dense) for coupling in network.couplings)
         neurons = self._layout.cells
         self._synapses = Synapses(self._bits, *(np.zeros(neurons, np.float32) for _ in range(4)))
 
@@ -186,7 +188,7 @@ class PackedEngine:
     ) -> Found:
         announce(relax_share)
         layout, batch = self._layout, len(target)
-        threads = torch.get_num_threads()
+        threads = kernel_threads()
         if self._samples is None or len(self._samples.s) != 3 * threads:
             self._samples = layout.samples(3 * threads)
         first, cells = layout.layers[0], layout.cells

@@ -5,7 +5,9 @@ import hashlib
 import os
 import sys
 import tempfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -74,9 +76,32 @@ def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="binep-kernels")
 
 
+_lent: list[int] = []
+
+
+@contextmanager
+def all_threads_for_kernels() -> Iterator[None]:
+    """Let torch run on one thread, and kernels on all that it was given.
+
+    After every parallel operation torch's other threads spin for a while, waiting for the next one,
+    on the cores that the kernels need.
+    """
+    _lent.append(kernel_threads())
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(_lent.pop())
+
+
+def kernel_threads() -> int:
+    """As many as torch was given."""
+    return _lent[-1] if _lent else torch.get_num_threads()
+
+
 def run_shares(share: Any, *args: Any) -> list[Any]:
     """Run `share(*args, threads, thread)` on as many threads as torch was given; all results."""
-    threads = torch.get_num_threads()
+    threads = kernel_threads()
     # What is not compiled yet is compiled by the first share alone.
     first = [] if share.signatures else [share(*args, threads, 0)]
     others = [_pool(threads).submit(share, *args, threads, n) for n in range(1, threads)]
