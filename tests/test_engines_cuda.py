@@ -30,7 +30,7 @@ from binep import (
 )
 from binep.engines.cuda import CudaEngine
 from binep.engines.cuda.couplings import split_digits
-from binep.engines.cuda.relaxing import Stepwise
+from binep.engines.cuda.stepwise import Stepwise
 from binep.engines.reference import ReferenceEngine
 from binep.metrics import Tally
 from binep.training import random_streams

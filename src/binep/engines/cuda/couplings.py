@@ -1,7 +1,8 @@
-# pyright: reportCallIssue=false
+# pyright: reportCallIssue=false, reportArgumentType=false
 """Couplings in the layout of the GPU: products in few bits, added up exactly or in float32."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -84,6 +85,29 @@ class FastDense:
         channels, height, width = self.below_shape
         contrast = contrast.unflatten(1, (height, width, channels))
         return contrast.permute(0, 3, 1, 2).flatten(1).contiguous()
+
+
+@dataclass
+class Kept:
+    """What one convolution between bits keeps from step to step.
+
+    Attributes:
+        maps: int32, sums before pooling. drive: f64, on the layer below.
+        places: uint8, where in its pool each bit above is sent, or that it is not.
+        events, counts: bits above that are sent elsewhere than before. flips, flip_counts: bits
+            below that flipped.
+    """
+
+    maps: Tensor
+    drive: Tensor
+    places: Tensor
+    events: Tensor
+    counts: Tensor
+    flips: Tensor
+    flip_counts: Tensor
+
+    def clone(self) -> "Kept":
+        return Kept(*(getattr(self, each.name).clone() for each in fields(Kept)))
 
 
 class FastConv:
@@ -176,7 +200,7 @@ class FastConv:
         convolve(maps, self.turned, padding, drive, **advance)
         return drive
 
-    def pool_events(self, above: Tensor, kept: Any) -> Tensor:
+    def pool_events(self, above: Tensor, kept: Kept) -> Tensor:
         """Pooled sums of the maps that are kept; lists the bits above that are sent elsewhere."""
         pooled = channels_last(len(above), self.above_shape, torch.float32, above.device)
         self._launch(
@@ -193,7 +217,7 @@ class FastConv:
         )
         return pooled
 
-    def down_events(self, kept: Any) -> None:
+    def down_events(self, kept: Kept) -> None:
         """Bring the drive on the layer below up to date."""
         (channels, _, columns), (below, height, width) = self.above_shape, self.below_shape
         down_events_kernel[(len(kept.drive) * height * width,)](
@@ -215,7 +239,7 @@ class FastConv:
             BELOW=1 << (below - 1).bit_length(),
         )
 
-    def up_events(self, kept: Any) -> None:
+    def up_events(self, kept: Kept) -> None:
         """Bring the maps up to date."""
         (height, width), (below, _, below_width) = self.map_shape, self.below_shape
         up_events_kernel[(len(kept.maps) * height * width,)](

@@ -22,14 +22,9 @@ from binep.couplings import ConvPool, Coupling, Dense, Shape, levels
 from binep.dynamics import EnergyBased
 from binep.engines.cuda.couplings import DIGIT_BITS, FastConv, FastDense, dtype_of_bits
 from binep.engines.cuda.learning import count_kernel, tally_kernel
-from binep.engines.cuda.relaxing import (
-    Phase,
-    Stepwise,
-    choose_relaxer,
-    in_order,
-    power_of_two,
-    record,
-)
+from binep.engines.cuda.phases import Phase, in_order, power_of_two, record
+from binep.engines.cuda.relaxing import choose_relaxer
+from binep.engines.cuda.stepwise import Stepwise
 from binep.engines.cuda.updating import Updater
 from binep.engines.reference import tensor_cores
 from binep.errors import BinepError

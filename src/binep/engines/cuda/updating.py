@@ -10,7 +10,7 @@ from binep.couplings import levels
 from binep.engines.cuda.couplings import FastConv, FastDense, flat, launch, product
 from binep.engines.cuda.kernels import bop_kernel
 from binep.engines.cuda.learning import changes_kernel, learn_kernel
-from binep.engines.cuda.relaxing import Phase
+from binep.engines.cuda.phases import Phase
 from binep.engines.reference import tensor_cores
 from binep.network import Network
 from binep.optim import Bop

@@ -1,0 +1,181 @@
+# pyright: reportCallIssue=false
+"""Relaxing a sample from its first step to its last in one launch, see `settling`."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from binep.dynamics import Prototypical
+from binep.engines.cuda.phases import Phase, Relaxing, Sums, per_sample, power_of_two
+from binep.engines.cuda.settling import events_kernel, thin_kernel
+from binep.engines.cuda.stepwise import Stepwise
+
+OUTPUTS = 16  # as many as a word has room for
+WIDTH = 16384  # hidden neurons that fit into the registers of a program
+WIDE = 1024  # from here on a flip's row of weights costs more than a share of a matrix product
+BUSY_STEPS = 4  # in which most bits of a wide network change, so that products are cheaper
+
+
+class Thin(Relaxing):
+    """One hidden layer and few outputs, binary weights, real activations: a phase is one launch."""
+
+    def free(self, first: Tensor, batch: int) -> Phase:
+        return self._run(first, None, None, 1)
+
+    def nudged(self, first: Tensor, free: Phase, labels: Tensor, direction: int) -> Phase:
+        return self._run(first, free, labels, direction)
+
+    def _run(
+        self, first: Tensor, start: Phase | None, labels: Tensor | None, direction: int
+    ) -> Phase:
+        coupling, dynamics = self.network.couplings[1], self.network.dynamics
+        gain, bias = coupling.synapses.gain.detach(), coupling.bias
+        (batch, width), outputs = first.shape, self.network.layer_shapes[-1][0]
+        hidden, top = torch.empty_like(first), first.new_empty(batch, outputs)
+        residual, ran = per_sample(first)
+        thin_kernel[(batch,)](
+            first,
+            self.couplings[1].kernel,
+            gain,
+            gain if bias is None else bias.detach(),
+            ran if labels is None else labels,
+            self.beta,
+            *((hidden, top) if start is None else start.state),
+            hidden,
+            top,
+            residual,
+            ran,
+            width,
+            self.network.initial_state,
+            self.learning.free_steps if start is None else self.learning.nudged_steps,
+            self.network.per_class,
+            direction,
+            HAS_BIAS=bias is not None,
+            NUDGED=start is not None,
+            CONSTANT=self.learning.nudge == "constant",
+            CLAMPED=isinstance(dynamics, Prototypical) and dynamics.clamp_nudged,
+            OUTPUTS=outputs,
+            WIDTH=power_of_two(width),
+            num_warps=8 if width > 1024 else 4,
+        )
+        return Phase([hidden, top], [hidden, top], residual, ran)
+
+
+@dataclass
+class Events(Relaxing):
+    """Dense networks of bits: after a few busy steps, only neurons that flip cause work."""
+
+    sizes: list[int] = field(init=False)
+    table: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.sizes = [shape[0] for shape in self.network.layer_shapes]
+        counts = [0, *(fast.coupling.synapses.kernel.numel() for fast in self.couplings[1:])]
+        # All couplings between layers that relax lie in one array, so that one kernel reads them.
+        kernels = torch.empty(sum(counts), dtype=self.dtype, device=self.device)
+        turned = torch.empty_like(kernels)
+        rows, neuron, entry = [], 0, 0
+        for size, fast, count in zip(self.sizes, self.couplings, counts, strict=True):
+            rows.append([size, neuron, entry])
+            if count:
+                shape = fast.kernel.shape
+                fast.kernel = kernels[entry : entry + count].view(shape)
+                fast.turned = turned[entry : entry + count].view(shape[::-1])
+            neuron, entry = neuron + size, entry + count
+        self.kernels, self.turned = kernels, turned
+        self.table = torch.tensor(rows, dtype=torch.int32, device=self.device)
+        wide = min(self.sizes) >= WIDE
+        self.dense_steps = min(BUSY_STEPS if wide else 2, self.learning.free_steps - 1)
+        self.stepwise = Stepwise(self.network, self.learning, self.couplings, self.beta, self.dtype)
+
+    def free(self, first: Tensor, batch: int) -> Phase:
+        state, activity = self.start(batch)
+        for _ in range(self.dense_steps):
+            state, activity = self.stepwise.step(first, state, activity)
+        return self._run(
+            first,
+            self._add_up(state, activity),
+            self.learning.free_steps - self.dense_steps,
+            None,
+            1,
+            self.dense_steps,
+        )
+
+    def nudged(self, first: Tensor, free: Phase, labels: Tensor, direction: int) -> Phase:
+        assert free.sums is not None
+        kept = free.sums
+        sums = Sums(kept.up.clone(), kept.down.clone(), kept.state.clone(), kept.bits.clone())
+        rest = free.state[-1].contiguous()
+        return self._run(first, sums, self.learning.nudged_steps, labels, direction, rest=rest)
+
+    def _add_up(self, state: list[Tensor], activity: list[Tensor]) -> Sums:
+        """All sums at some activity, from scratch."""
+        batch, integer = len(state[0]), torch.int32
+        none = [torch.zeros(batch, size, dtype=integer, device=self.device) for size in self.sizes]
+        ups, downs = [none[0]], []
+        for n, fast in enumerate(self.couplings[1:]):
+            ups.append(fast.up(activity[n])[0].to(integer))
+            downs.append(fast.down(activity[n + 1], None).to(integer))
+        return Sums(*(torch.cat(parts, 1) for parts in (ups, [*downs, none[-1]], state, activity)))
+
+    def _run(
+        self,
+        first: Tensor,
+        sums: Sums,
+        steps: int,
+        labels: Tensor | None,
+        direction: int,
+        already: int = 0,
+        rest: Tensor | None = None,
+    ) -> Phase:
+        couplings, (batch, total) = self.network.couplings, sums.state.shape
+        residual, ran = per_sample(first)
+        events = torch.empty_like(sums.up)
+        counts = torch.zeros(batch, 2, len(self.sizes), dtype=torch.int32, device=self.device)
+        gains = torch.stack([coupling.synapses.gain.detach() for coupling in couplings])
+        events_kernel[(batch,)](
+            first,
+            sums.up,
+            sums.down,
+            sums.state,
+            sums.bits,
+            events,
+            counts,
+            gains,
+            self._biases(),
+            self.kernels,
+            self.turned,
+            self.table,
+            ran if labels is None else labels,
+            self.beta,
+            sums.state if rest is None else rest,
+            residual,
+            ran,
+            total,
+            steps,
+            self.network.per_class,
+            direction,
+            *self.neuron_numbers.values(),
+            LAYERS=len(self.sizes),
+            NUDGED=labels is not None,
+            CONSTANT=self.learning.nudge == "constant",
+            PACKED=self.dtype == torch.int8,
+            BLOCK=min(4096, power_of_two(max(self.sizes))),
+            num_warps=16,
+            enable_fp_fusion=False,
+        )
+        return Phase(
+            list(sums.state.split(self.sizes, 1)),
+            list(sums.bits.split(self.sizes, 1)),
+            residual,
+            ran + already,
+            sums,
+        )
+
+    def _biases(self) -> Tensor:
+        parts = []
+        for size, coupling in zip(self.sizes, self.network.couplings, strict=True):
+            bias = coupling.bias
+            parts.append(torch.zeros(size, device=self.device) if bias is None else bias.detach())
+        return torch.cat(parts)

@@ -1,0 +1,403 @@
+# pyright: reportCallIssue=false
+"""Relaxing step by step: matrix products, and one kernel a layer between them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from binep.couplings import Dense
+from binep.dynamics import EnergyBased, Prototypical
+from binep.engines.cuda.couplings import FastConv, FastDense, launch
+from binep.engines.cuda.kernels import advance_kernel, top_kernel
+from binep.engines.cuda.phases import Flips, Nudge, Phase, Relaxing, largest_change, record
+
+THIN = 16  # outputs whose product is done where it is needed
+
+
+class Stepwise(Relaxing):
+    """Any network: matrix products, and one kernel a layer between them."""
+
+    def free(self, first: Tensor, batch: int) -> Phase:
+        state, activity = self.start(batch)
+        if self._two_coloured:
+            return self._free_two_coloured(first, state, activity)
+        return self._run(first, state, activity, self.learning.free_steps)
+
+    def nudged(self, first: Tensor, free: Phase, labels: Tensor, direction: int) -> Phase:
+        nudge = (self.target(labels), self.beta * direction, free.state[-1])
+        return self._run(first, free.state, free.activity, self.learning.nudged_steps, nudge)
+
+    def _run(
+        self,
+        first: Tensor,
+        state: list[Tensor],
+        activity: list[Tensor],
+        steps: int,
+        nudge: Nudge | None = None,
+    ) -> Phase:
+        before, fields = state, self._fields(len(first))
+        for _ in range(steps):
+            before = state
+            state, activity = self.step(first, state, activity, nudge, fields)
+        return Phase(state, activity, largest_change(state, before), self._ran(steps))
+
+    def _ran(self, steps: int) -> Tensor:
+        return torch.full((1,), steps, dtype=torch.int32, device=self.device)
+
+    def _fields(self, batch: int) -> dict[int, Tensor]:
+        """For each convolution of real activities, room for what it sends down."""
+        return {
+            n: fast.new_field(batch)
+            for n, fast in enumerate(self.couplings)
+            if n > 0 and isinstance(fast, FastConv) and not fast.exact
+        }
+
+    def step(
+        self,
+        first: Tensor,
+        state: list[Tensor],
+        activity: list[Tensor],
+        nudge: Nudge | None = None,
+        fields: dict[int, Tensor] | None = None,
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """All layers move at once, from the states of the step before."""
+        fields, top = fields or {}, len(state) - 1
+        moved: dict[int, tuple[Tensor, Tensor]] = {}
+        ups: dict[int, tuple[Tensor, Tensor | None]] = {0: (first, None)}
+        for n, fast in enumerate(self.couplings[1:top], 1):
+            if n in fields and isinstance(fast, FastConv):
+                advance = {}
+                if n + 1 == top and self._thin:
+                    moved[n], advance = self._advance_in_pool(n, activity[top], state[n])
+                pooled = fast.up_with_field(activity[n - 1], activity[n], fields[n], **advance)
+                ups[n] = pooled, None
+            else:
+                ups[n] = fast.up(activity[n - 1])
+        if top > 0:
+            moved[top] = self._advance_top(activity[top - 1], state[top], nudge)
+        else:
+            moved[top] = self._advance(top, first, None, state[top], nudge)
+        for n, above in enumerate(self.couplings[1:]):
+            up, down = ups[n][0], activity[n + 1]
+            if n in moved:
+                continue
+            if n + 1 in fields and isinstance(above, FastConv):
+                moved[n] = self._advance_by_field(n, up, fields[n + 1], above, state[n])
+                continue
+            if not (self._thin and n + 1 == top):
+                switches = ups[n + 1][1] if n + 1 in ups else None
+                down = above.down(down, switches)
+            moved[n] = self._advance(n, up, down, state[n])
+        return [moved[n][0] for n in range(top + 1)], [moved[n][1] for n in range(top + 1)]
+
+    @cached_property
+    def _thin(self) -> bool:
+        """Whether the outputs are so few that their product is done where it is needed."""
+        return self.network.layer_shapes[-1][0] <= THIN and not self.network.neuron.binary
+
+    # In prototypical dynamics a free layer moves by its neighbours alone, so that a step of all
+    # layers is two relaxations that never meet: even layers at even times with odd ones at odd
+    # times, and the other way round. Shifted by one step they run side by side, one kind of layer
+    # after the other, as one mini-batch of twice the size: half the products, each as cheap.
+
+    @cached_property
+    def _two_coloured(self) -> bool:
+        dense = all(isinstance(coupling, Dense) for coupling in self.network.couplings)
+        return dense and isinstance(self.network.dynamics, Prototypical) and len(self.couplings) > 1
+
+    def _free_two_coloured(
+        self, first: Tensor, state: list[Tensor], activity: list[Tensor]
+    ) -> Phase:
+        """The same phase, in updates of the layers 1, 3, ... and 2, 4, ... in turn."""
+        steps, batch = self.learning.free_steps, len(first)
+        odd, even = range(0, len(state), 2), range(1, len(state), 2)
+        doubled = torch.cat([first, first])
+        at = {(n, 0): pair for n, pair in enumerate(zip(state, activity, strict=True))}
+        early = self._move(odd, first, {n: activity[n] for n in even})
+        at |= {(n, 1): moved for n, moved in early.items()}
+        joined = {n: torch.cat([at[n, 0][1], at[n, 1][1]]) for n in odd}
+        others, layers = odd, even
+        for time in range(1, steps):
+            # The others, at the two times before, move these layers to `time` and `time + 1`.
+            found = self._move(layers, doubled, joined)
+            for n, (moved, sent) in found.items():
+                at[n, time] = moved[:batch], sent[:batch]
+                at[n, time + 1] = moved[batch:], sent[batch:]
+                at.pop((n, time - 2), None)
+            joined = {n: sent for n, (_, sent) in found.items()}
+            others, layers = layers, others
+        # One colour has reached the last step, the other is one behind.
+        sources = {n: at[n, steps - 1][1] for n in others}
+        at |= {(n, steps): moved for n, moved in self._move(layers, first, sources).items()}
+        last = [at[n, steps] for n in range(len(state))]
+        before = [at[n, steps - 1][0] for n in range(len(state))]
+        states, activities = [s for s, _ in last], [a for _, a in last]
+        return Phase(states, activities, largest_change(states, before), self._ran(steps))
+
+    def _move(
+        self, layers: Sequence[int], first: Tensor, sources: dict[int, Tensor]
+    ) -> dict[int, tuple[Tensor, Tensor]]:
+        """Some layers, from the activities of their neighbours."""
+        found, top = {}, len(self.couplings) - 1
+        for n in reversed(layers):
+            if n == top:
+                found[n] = self._advance_top(sources[n - 1], None, None)
+                continue
+            up = first if n == 0 else self.couplings[n].up(sources[n - 1])[0]
+            down = sources[n + 1]
+            if not (self._thin and n + 1 == top):
+                down = self.couplings[n + 1].down(down, None)
+            # Prototypical dynamics do not look at the state: anything of its shape will do.
+            found[n] = self._advance(n, up, down, up)
+        return found
+
+    def _advance(
+        self,
+        n: int,
+        up: Tensor,
+        down: Tensor | None,
+        state: Tensor,
+        nudge: Nudge | None = None,
+        flips: "Flips | None" = None,
+    ) -> tuple[Tensor, Tensor]:
+        """A layer's next state and activity.
+
+        Args:
+            up: sums of the coupling below, of the first one the whole drive.
+            down: sums (dense) or drive of the one above; activities of thin outputs.
+            flips: where to list the bits that flip.
+        """
+        coupling, network = self.network.couplings[n], self.network
+        dynamics = network.dynamics
+        gain, bias = coupling.synapses.gain.detach(), coupling.bias
+        above = self.couplings[n + 1] if down is not None else None
+        dense_down = isinstance(above, FastDense)
+        down_gain = above.coupling.synapses.gain.detach() if dense_down else gain
+        thin = self._thin and n + 2 == len(self.couplings)
+        target, beta, rest = nudge if nudge is not None else (state, gain, state)
+        moved, activity = torch.empty_like(state), torch.empty_like(state, dtype=self.dtype)
+        launch(
+            advance_kernel,
+            state.numel(),
+            up,
+            gain,
+            gain if bias is None else bias.detach(),
+            up if down is None else down,
+            down_gain,
+            above.kernel if thin and above is not None else up,
+            state,
+            target,
+            rest,
+            beta,
+            moved,
+            activity,
+            *((state, state, state) if flips is None else flips),
+            state.numel(),
+            state.shape[1],
+            state[0].numel(),
+            **self.neuron_numbers,
+            FIRST=n == 0,
+            CHANNEL_GAIN=gain.dim() > 0,
+            HAS_BIAS=bias is not None,
+            HAS_DOWN=down is not None,
+            DENSE_DOWN=dense_down,
+            THIN=network.layer_shapes[-1][0] if thin else 0,
+            ENERGY=isinstance(dynamics, EnergyBased),
+            BINARY=network.neuron.binary,
+            NUDGED=nudge is not None,
+            CONSTANT=self.learning.nudge == "constant",
+            CLAMPED=isinstance(dynamics, Prototypical) and dynamics.clamp_nudged,
+            LIST=flips is not None,
+        )
+        return moved, activity
+
+    def _advance_top(
+        self, below: Tensor, state: Tensor | None, nudge: Nudge | None
+    ) -> tuple[Tensor, Tensor]:
+        """The output layer's next state and activity; a few outputs are done in one launch.
+
+        Args:
+            state: where it is, (batch, outputs); free prototypical layers need not know.
+        """
+        n, fast = len(self.couplings) - 1, self.couplings[-1]
+        if not self._thin:
+            up, _ = fast.up(below)
+            return self._advance(n, up, None, up if state is None else state, nudge)
+        outputs, dynamics = self.network.layer_shapes[-1][0], self.network.dynamics
+        moved = torch.empty(len(below), outputs, device=self.device)
+        activity = torch.empty_like(moved, dtype=self.dtype)
+        gain, bias = fast.coupling.synapses.gain.detach(), fast.coupling.bias
+        state = moved if state is None else state
+        target, beta, rest = nudge if nudge is not None else (state, gain, state)
+        top_kernel[(len(below),)](
+            below,
+            fast.kernel,
+            gain,
+            gain if bias is None else bias.detach(),
+            state,
+            target,
+            rest,
+            beta,
+            moved,
+            activity,
+            below[0].numel(),
+            **self.neuron_numbers,
+            HAS_BIAS=bias is not None,
+            ENERGY=isinstance(dynamics, EnergyBased),
+            NUDGED=nudge is not None,
+            CONSTANT=self.learning.nudge == "constant",
+            CLAMPED=isinstance(dynamics, Prototypical) and dynamics.clamp_nudged,
+            OUTPUTS=outputs,
+            BLOCK=512,
+            num_warps=4,
+        )
+        return moved, activity
+
+    def _advance_in_pool(
+        self, n: int, sent: Tensor, state: Tensor
+    ) -> tuple[tuple[Tensor, Tensor], dict[str, Any]]:
+        """Room for the next state and activity of a layer below a few outputs, and `pool_kernel`'s
+        arguments to fill it."""
+        coupling, above = self.network.couplings[n], self.couplings[n + 1]
+        moved, activity = torch.empty_like(state), torch.empty_like(state, dtype=self.dtype)
+        arguments = {
+            "sent": sent,
+            "sent_kernel": above.kernel,
+            "sent_gain": above.coupling.synapses.gain.detach(),
+            "state": state,
+            "new_state": moved,
+            "activity": activity,
+            "ENERGY": isinstance(self.network.dynamics, EnergyBased),
+            "THIN": sent.shape[1],
+            **self.neuron_numbers,
+        }
+        if coupling.bias is not None:
+            arguments |= {"bias": coupling.bias.detach(), "HAS_BIAS": True}
+        return (moved, activity), arguments
+
+    def _advance_by_field(
+        self, n: int, up: Tensor, field: Tensor, above: FastConv, state: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The same for a layer below a convolution, inside the convolution's kernel."""
+        coupling = self.network.couplings[n]
+        moved, activity = torch.empty_like(state), torch.empty_like(state, dtype=self.dtype)
+        above.transpose(
+            field,
+            up=up,
+            gain=None
+            if n == 0
+            else coupling.synapses.gain.detach().expand(state.shape[1]).contiguous(),
+            bias=None if coupling.bias is None else coupling.bias.detach(),
+            state=state,
+            new_state=moved,
+            activity=activity,
+            ENERGY=isinstance(self.network.dynamics, EnergyBased),
+            BINARY=self.network.neuron.binary,
+            **self.neuron_numbers,
+        )
+        return moved, activity
+
+
+@dataclass
+class Chunk:
+    """Some steps recorded once, with the tensors they read and change.
+
+    Attributes:
+        graph: its replay runs the steps; None where there are no graphs.
+        active: bool, (1,): whether the phase still goes on. limit: int32, (1,): steps at most.
+    """
+
+    first: Tensor
+    state: list[Tensor]
+    activity: list[Tensor]
+    nudge: Nudge | None
+    active: Tensor
+    residual: Tensor
+    ran: Tensor
+    limit: Tensor
+    graph: "torch.cuda.CUDAGraph | None" = None
+
+
+class Settling(Stepwise):
+    """Any network with a tolerance: a phase ends after a step that changed no state by more.
+
+    Steps run in chunks. Inside one, a mini-batch that has settled stays as it is; whether it has is
+    looked up between chunks, while the next one is not launched yet.
+    """
+
+    STEPS = 8
+
+    @cached_property
+    def _chunks(self) -> dict[tuple[int, bool], Chunk]:
+        """By batch size, and whether nudged."""
+        return {}
+
+    @property
+    def _two_coloured(self) -> bool:  # type: ignore[override]
+        return False
+
+    def _run(
+        self,
+        first: Tensor,
+        state: list[Tensor],
+        activity: list[Tensor],
+        steps: int,
+        nudge: Nudge | None = None,
+    ) -> Phase:
+        key = len(first), nudge is not None
+        if key not in self._chunks:
+            self._chunks[key] = self._new_chunk(first, state, activity, nudge)
+        chunk = self._chunks[key]
+        given = [first, *state, *activity, *(nudge or ())]
+        kept = [chunk.first, *chunk.state, *chunk.activity, *(chunk.nudge or ())]
+        for place, values in zip(kept, given, strict=True):
+            place.copy_(values)
+        chunk.active.fill_(True)
+        chunk.ran.zero_()
+        chunk.limit.fill_(steps)
+        for _ in range(0, steps, self.STEPS):
+            if chunk.graph is not None:
+                chunk.graph.replay()
+            else:
+                self._steps(chunk)
+            if not chunk.active.item():
+                break
+        states, activities = ([t.clone() for t in ts] for ts in (chunk.state, chunk.activity))
+        return Phase(states, activities, chunk.residual.clone(), chunk.ran.clone())
+
+    def _new_chunk(
+        self, first: Tensor, state: list[Tensor], activity: list[Tensor], nudge: Nudge | None
+    ) -> Chunk:
+        integers = torch.zeros(2, dtype=torch.int32, device=self.device)
+        chunk = Chunk(
+            first.clone(),
+            [s.clone() for s in state],
+            [a.clone() for a in activity],
+            None if nudge is None else (nudge[0].clone(), nudge[1].clone(), nudge[2].clone()),
+            torch.ones(1, dtype=torch.bool, device=self.device),
+            torch.zeros(1, device=self.device),
+            integers[:1],
+            integers[1:],
+        )
+        if self.device.type == "cuda":
+            chunk.graph = record(lambda: self._steps(chunk))
+        return chunk
+
+    def _steps(self, chunk: Chunk) -> None:
+        tolerance = self.learning.tolerance
+        assert tolerance is not None
+        fields = self._fields(len(chunk.first))
+        for _ in range(self.STEPS):
+            states, activities = self.step(
+                chunk.first, chunk.state, chunk.activity, chunk.nudge, fields
+            )
+            change = largest_change(states, chunk.state)
+            for old, new in zip(chunk.state + chunk.activity, states + activities, strict=True):
+                torch.where(chunk.active, new, old, out=old)
+            torch.where(chunk.active, change, chunk.residual, out=chunk.residual)
+            chunk.ran += chunk.active
+            chunk.active &= (change > tolerance) & (chunk.ran < chunk.limit)
