@@ -1,7 +1,13 @@
-"""What several tests share: small recipes that train in a moment."""
+"""What several tests share: small recipes that train in a moment, Triton's interpreter."""
+
+import os
 
 import pytest
 import torch
+
+# Triton reads this when it is imported, which any module may do first.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
 
 from binep import recipe as recipes
 from binep.recipe import Recipe

@@ -22,8 +22,8 @@ def assert_bilinear(coupling: Coupling, x: Tensor, y_like: Tensor, switches: Ten
     weight = inner(coupling.weight, coupling.correlate(x, y, switches))
     # The three differ by float64's rounding alone, relative to the size of the terms summed.
     size = inner(y_like.abs(), y.abs())
-    assert abs(up - down) < 1e-10 * size
-    assert abs(up - weight) < 1e-10 * size
+    assert abs(up - down) <= 1e-10 * size
+    assert abs(up - weight) <= 1e-10 * size
 
 
 @settings(max_examples=60, deadline=None)

@@ -4,14 +4,11 @@ Without a GPU its Triton kernels run in Triton's interpreter, on small networks;
 tests run on it, and the last ones at the width of the recipes.
 """
 
-import os
 from dataclasses import replace
 
 import pytest
 import torch
 
-if not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"
 pytest.importorskip("triton")
 
 from binep import (
