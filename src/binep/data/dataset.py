@@ -1,0 +1,134 @@
+"""What is handed over: images and labels as tensors, held out, normalised, augmented."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from binep.errors import BinepError
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Images, uint8 (count, channels, height, width), and their labels, int64 (count,)."""
+
+    images: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Training and test images of one data set, and how a network receives them.
+
+    >>> from binep.data import load
+    >>> digits = load("digits")
+    >>> digits.image_shape, len(digits.train), len(digits.test)
+    ((1, 8, 8), 1437, 360)
+    >>> len(digits.holdout(400).train), len(digits.holdout(400).test)
+    (1037, 400)
+    """
+
+    name: str
+    train: Split
+    test: Split
+    classes: int = 10
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(channels, height, width) of one image."""
+        channels, height, width = self.train.images.shape[1:]
+        return channels, height, width
+
+    def holdout(self, count: int) -> "Dataset":
+        """Validate on the last `count` training images; the real test images stay out of it."""
+        kept = len(self.train) - count
+        if not 0 < kept < len(self.train):
+            raise BinepError(
+                f"cannot hold out {count} of the {len(self.train)} training images of {self.name}: "
+                f"allowed are 1 to {len(self.train) - 1}"
+            )
+        images, labels = self.train.images, self.train.labels
+        train, test = Split(images[:kept], labels[:kept]), Split(images[kept:], labels[kept:])
+        return replace(self, train=train, test=test)
+
+    def inputs(self, images: Tensor) -> Tensor:
+        """What a network receives for `images` (count, channels, height, width) in 0..255.
+
+        Without normalisation the pixels as they are (a network itself reads uint8 as pixel/255);
+        otherwise float32 (pixel/255 - mean) / std, channel by channel.
+        """
+        if self.mean is None or self.std is None:
+            return images
+        mean = torch.tensor(self.mean, device=images.device).view(-1, 1, 1)
+        std = torch.tensor(self.std, device=images.device).view(-1, 1, 1)
+        return (images.float() / 255 - mean) / std
+
+    def to(self, device: str | torch.device) -> "Dataset":
+        """The same data set with its tensors on `device`."""
+
+        def moved(split: Split) -> Split:
+            return Split(split.images.to(device), split.labels.to(device))
+
+        try:
+            return replace(self, train=moved(self.train), test=moved(self.test))
+        # torch reports an unknown or absent device as either of these, often over several lines.
+        except (RuntimeError, AssertionError) as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise BinepError(f"cannot put {self.name} on device '{device}': {reason}") from error
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """Random horizontal flip (p = 1/2), then random crop after edge padding by `crop` pixels.
+
+    Independent for each image, and a function of the generator's state alone. The generator may
+    live on another device than the images.
+
+    >>> from binep.data import load
+    >>> images = load("digits").train.images[:64]
+    >>> Augmentation(flip=True, crop=1)(images, torch.Generator().manual_seed(0)).shape
+    torch.Size([64, 1, 8, 8])
+    """
+
+    flip: bool = False
+    crop: int = 0
+
+    def __post_init__(self) -> None:
+        if self.crop < 0:
+            raise BinepError(f"augmentation crop = {self.crop}: allowed are 0 (none) and above")
+
+    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """Augmented copy of `images` (count, channels, height, width), same dtype and device."""
+        if not (self.flip or self.crop):
+            return images
+        count, channels, height, width = images.shape
+        here, there = images.device, generator.device
+        row = torch.arange(height, device=here).expand(count, height)
+        column = torch.arange(width, device=here).expand(count, width)
+        flipped = torch.zeros(count, 1, dtype=torch.bool, device=here)
+        if self.flip:
+            flipped = torch.rand(count, 1, generator=generator, device=there).to(here) < 0.5
+        if self.crop:
+            span, shape = 2 * self.crop + 1, (2, count, 1)
+            shift = torch.randint(span, shape, generator=generator, device=there).to(here)
+            # A coordinate outside the image reads the nearest edge: that is the padding.
+            row = (row + shift[0] - self.crop).clamp(0, height - 1)
+            column = (column + shift[1] - self.crop).clamp(0, width - 1)
+        column = torch.where(flipped, width - 1 - column, column)
+        image = torch.arange(count, device=here).view(-1, 1, 1, 1)
+        channel = torch.arange(channels, device=here).view(-1, 1, 1)
+        return images[image, channel, row[:, None, :, None], column[:, None, None, :]]
+
+
+def shuffled(count: int, generator: torch.Generator) -> Tensor:
+    """A random order of `count` items, int64 (count,), on the generator's device.
+
+    >>> sorted(shuffled(4, torch.Generator().manual_seed(0)).tolist())
+    [0, 1, 2, 3]
+    """
+    return torch.randperm(count, generator=generator, device=generator.device)
