@@ -203,6 +203,10 @@ def test_every_command_has_help_with_an_example(words: list[str], tmp_path: Path
         (["gradcheck", "--dtype", "float16"], ["'float16'", "float32, float64"]),
         (["reproduce", "table9"], ["'table9'", "did you mean 'table"]),
         (["reproduce", "table1", "--seeds", "0"], ["seeds=0"]),
+        (["reproduce", "--from", "."], [". holds no results"]),
+        (["gradcheck", "--run", "runs", "--set", "learning.beta=1"], ["--run", "learning.beta=1"]),
+        (["bench", "--out", "file/table.md"], ["cannot create", "file"]),
+        (["hardware", "digits-1fc-wa", "--images", "0"], ["--images 0"]),
         (["trian"], ["trian"]),
         (["train", "--epoch", "3"], ["--epoch"]),
         (["train", "--epochs", "three"], ["--epochs"]),
@@ -214,6 +218,12 @@ def test_mistakes_get_one_clear_line(words: list[str], needles: list[str], tmp_p
     (tmp_path / "file").write_text("")
     assert_one_line(binep(*words, cwd=tmp_path), *needles)
     assert [path.name for path in tmp_path.rglob("*")] == ["file"]
+
+
+def test_a_command_without_a_word_prints_its_help_and_nothing_else(tmp_path: Path):
+    result = binep("data", cwd=tmp_path)
+    assert (result.returncode, result.stderr) == (2, "")
+    assert "fetch" in result.stdout and "check" in result.stdout
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")

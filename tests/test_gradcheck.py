@@ -141,6 +141,7 @@ def test_binary_activations_are_refused_with_the_reason():
     [
         ({"dtype": "float16"}, "dtype"),
         ({"batch": 0}, "batch=0"),
+        ({"steps": 0}, "steps=0"),
         ({"betas": [0.1, 0.0]}, "other than 0"),
         ({"steps": 61}, "free_steps=60"),
     ],

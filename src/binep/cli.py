@@ -3,7 +3,7 @@
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -36,6 +36,7 @@ DataDir = Annotated[
 ]
 Offline = Annotated[bool, typer.Option("--offline", help="Never download.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Engine = Annotated[str, typer.Option(help="auto or the name of an engine.")]
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change one key; may be repeated."),
@@ -50,8 +51,11 @@ def main() -> None:
     except BinepError as error:
         _fail(str(error))
     except UsageError as error:
+        # Without a word the help was asked for, and is printed already.
+        if not (message := error.format_message().rstrip(".")):
+            sys.exit(2)
         where = error.ctx.command_path if error.ctx else "binep"
-        _fail(f"{error.format_message()} See: {where} --help")
+        _fail(f"{message}. See: {where} --help")
     except (KeyboardInterrupt, typer.Abort):
         _fail("interrupted", code=130)
     except BrokenPipeError:
@@ -60,9 +64,14 @@ def main() -> None:
         sys.exit(0)
 
 
-def _fail(message: str, code: int = 2) -> None:
+def _fail(message: str, code: int = 2) -> NoReturn:
     print(f"binep: {' '.join(message.split())}", file=sys.stderr)
     sys.exit(code)
+
+
+def _say(text: str) -> None:
+    """Tell who waits, apart from the result."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def _print_json(value: Any) -> None:
@@ -79,7 +88,7 @@ def train(
     seed: Annotated[int, typer.Option(help="Of everything that is random.")] = 0,
     seeds: Annotated[int | None, typer.Option(help="Train this many, from --seed on.")] = None,
     device: Device = "auto",
-    engine: Annotated[str, typer.Option(help="auto or the name of an engine.")] = "auto",
+    engine: Engine = "auto",
     data_dir: DataDir = None,
     out: Annotated[Path, typer.Option(help="Folder that the run's own folder goes into.")] = Path(
         "runs"
@@ -292,7 +301,10 @@ def gradcheck(
     from binep import recipe as recipes
     from binep.files import make_folder
 
+    make_folder(out)
     if run is not None:
+        if overrides:
+            raise BinepError(f"--set {overrides[0]} with --run: a run keeps the recipe it has")
         opened = runs.open_run(run)
         chosen, network = opened.recipe, opened.network(device)
     else:
@@ -309,7 +321,6 @@ def gradcheck(
         offline=offline,
         device=device,
     )
-    make_folder(out)
     path = out / f"gradcheck-{chosen.name}.png"
     figures.save(check.figure(result), path)
     if as_json:
@@ -335,7 +346,7 @@ def reproduce(
         typer.Option("--from", metavar="DIR", help="Train nothing, read what binep results wrote."),
     ] = None,
     device: Device = "auto",
-    engine: Annotated[str, typer.Option(help="auto or the name of an engine.")] = "auto",
+    engine: Engine = "auto",
     data_dir: DataDir = None,
     out: Annotated[Path, typer.Option(help="Folder of the runs, and of the figure.")] = Path(
         "runs"
@@ -380,6 +391,25 @@ def reproduce(
         sys.exit(130)
 
 
+def _reproduce_from(source: Path, what: str | None) -> None:
+    from binep import figures
+    from binep import reproduce as studies
+    from binep.files import make_folder
+    from binep.overview import DPI, write_overview
+    from binep.results import open_results
+
+    results = open_results(source)
+    if what is None:
+        print(f"{write_overview(results)}: written, its figures in {source / 'figures'}")
+        return
+    print(studies.render(what, results))
+    if studies.find_study(what).kind != "table":
+        path = source / "figures" / f"{what}.png"
+        make_folder(path.parent)
+        figures.save(studies.figure(what, results), path, dpi=DPI)
+        print(f"figure: {path}")
+
+
 @app.command()
 def bench(
     names: Annotated[
@@ -387,7 +417,7 @@ def bench(
         typer.Argument(metavar="[RECIPE...]", help="None: the paper's seven networks."),
     ] = None,
     device: Device = "auto",
-    engine: Annotated[str, typer.Option(help="auto or the name of an engine.")] = "auto",
+    engine: Engine = "auto",
     batches: Annotated[int, typer.Option(help="Mini-batches to time.")] = 20,
     reference_batches: Annotated[int, typer.Option(help="And for the reference engine.")] = 2,
     train: Annotated[int, typer.Option(help="Train for so many mini-batches before.")] = 0,
@@ -410,16 +440,19 @@ def bench(
     """
     from binep import bench as benches
     from binep.figures import text_table
+    from binep.files import make_folder
 
     files = out or []
     benches.check_out(files, sweep)
+    for path in files:
+        make_folder(path.parent)
     common: dict[str, Any] = {
         "device": device,
         "engine": engine,
         "batches": batches,
         "train": train,
         "data_dir": data_dir,
-        "say": lambda text: print(text, file=sys.stderr),
+        "say": _say,
     }
     if sweep:
         found = benches.sweep(names or benches.SWEEP, **common)
@@ -432,25 +465,6 @@ def bench(
         print(found.to_json())
     else:
         print(f"{found.notes}\n\n{text_table(*found.table, left=2)}")
-
-
-def _reproduce_from(source: Path, what: str | None) -> None:
-    from binep import figures
-    from binep import reproduce as studies
-    from binep.files import make_folder
-    from binep.overview import DPI, write_overview
-    from binep.results import open_results
-
-    results = open_results(source)
-    if what is None:
-        print(f"{write_overview(results)}: written, its figures in {source / 'figures'}")
-        return
-    print(studies.render(what, results))
-    if studies.find_study(what).kind != "table":
-        path = source / "figures" / f"{what}.png"
-        make_folder(path.parent)
-        figures.save(studies.figure(what, results), path, dpi=DPI)
-        print(f"figure: {path}")
 
 
 @app.command()
@@ -489,7 +503,7 @@ def choose(
         Path | None, typer.Option(help="A file to write, and to go on with if it exists.")
     ] = None,
     device: Device = "auto",
-    engine: Annotated[str, typer.Option(help="auto or the name of an engine.")] = "auto",
+    engine: Engine = "auto",
     data_dir: DataDir = None,
     offline: Offline = False,
 ) -> None:
@@ -498,7 +512,10 @@ def choose(
     Example: binep choose mnist-2fc-w --variant "optimizer.lr_bias=[0.2, 0.1, 0.05]" --epochs 10
     """
     from binep import choices
+    from binep.files import make_folder
 
+    if to is not None:
+        make_folder(to.parent)
     choice = choices.compare(
         f"Variants of {recipe}",
         choices.make_variants(recipe, variants),
@@ -509,7 +526,7 @@ def choose(
         engine=engine,
         data_dir=data_dir,
         offline=offline,
-        say=lambda text: print(text, file=sys.stderr, flush=True),
+        say=_say,
     )
     print(choices.render(choice))
 
@@ -524,7 +541,7 @@ def tune(
     epochs: Annotated[int, typer.Option(help="Of each candidate that is compared.")] = 3,
     seed: Annotated[int, typer.Option(help="Of everything that is random.")] = 0,
     device: Device = "auto",
-    engine: Annotated[str, typer.Option(help="auto or the name of an engine.")] = "auto",
+    engine: Engine = "auto",
     data_dir: DataDir = None,
     offline: Offline = False,
     overrides: Overrides = None,
@@ -535,7 +552,10 @@ def tune(
     """
     from binep import recipe as recipes
     from binep import tune as tuning
+    from binep.files import make_folder
 
+    if to is not None:
+        make_folder(to.parent)
     found = tuning.tune(
         recipes.load(recipe, overrides or []),
         batches=batches,
@@ -545,8 +565,8 @@ def tune(
         engine=engine,
         data_dir=data_dir,
         offline=offline,
-        watch=lambda trial: print(tuning.line(trial), file=sys.stderr, flush=True),
-        say=lambda text: print(text, file=sys.stderr, flush=True),
+        watch=lambda trial: _say(tuning.line(trial)),
+        say=_say,
     )
     print(tuning.render(found))
     if to is not None:
@@ -618,13 +638,17 @@ def hardware(
 
     from rich.console import Console
 
+    from binep.files import make_folder
     from binep.hardware import costs as counting
     from binep.hardware import sweep as sweeping
 
+    if images < 1:
+        raise BinepError(f"--images {images}: allowed is at least 1")
     opened, recipe, network = _run_or_recipe(what, overrides or [], device)
     if sweep is not None:
         if opened is None:
             raise BinepError(f"--sweep with {what}: it needs a trained network, allowed is a run")
+        make_folder(sweep)
         found = sweeping.sweep(
             opened,
             epochs=epochs,
@@ -632,13 +656,11 @@ def hardware(
             device=device,
             data_dir=data_dir,
             offline=offline,
-            say=lambda text: print(text, file=sys.stderr, flush=True),
+            say=_say,
         )
         for path in sweeping.write(found, sweep):
             print(path)
         return
-    if images < 1:
-        raise BinepError(f"--images {images}: allowed is at least 1")
     x = _first_test_images(recipe, images, device, data_dir, offline)
     counted = counting.report(recipe, network, x, counting.load_costs(costs))
     if as_json:
@@ -672,6 +694,9 @@ def _first_test_images(
 
     dataset = data.load(recipe.data.name, data_dir=data_dir, offline=offline)
     return dataset.to(select_device(device)).inputs(dataset.test.images[:count])
+
+
+# --- data ---------------------------------------------------------------------------------------
 
 
 @data_app.command("fetch")

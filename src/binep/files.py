@@ -18,6 +18,7 @@ _REFUSALS = {
     errno.EROFS: "the file system is read-only",
     errno.EACCES: "permission denied",
     errno.EPERM: "permission denied",
+    errno.ENOENT: "there is no such folder",
     errno.ENOTDIR: "a part of the path is not a folder",
     errno.EISDIR: "it is a folder",
     errno.EEXIST: "it exists and is not a folder",

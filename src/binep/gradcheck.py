@@ -150,9 +150,9 @@ def gradcheck(
         network: a trained one, in place of a fresh one; it is not changed.
     """
     choose(dtype, DTYPES, "dtype")
-    steps = steps or recipe.learning.nudged_steps
+    steps = recipe.learning.nudged_steps if steps is None else steps
     strengths = [abs(beta) for beta in betas or [recipe.learning.beta]]
-    _check(recipe, batch, strengths)
+    _check(recipe, batch, steps, strengths)
     place = select_device(device)
     streams = random_streams(seed, place)
     dataset = load_dataset(recipe.data.name, data_dir=data_dir, offline=offline).to(place)
@@ -185,14 +185,15 @@ def gradcheck(
     )
 
 
-def _check(recipe: Recipe, batch: int, betas: list[float]) -> None:
+def _check(recipe: Recipe, batch: int, steps: int, betas: list[float]) -> None:
     if recipe.network.activations == "binary":
         raise BinepError(
             f"recipe {recipe.name} has binary activations: a step has no derivative, so there is "
             "no BPTT to compare with; allowed are recipes with network.activations='real'"
         )
-    if batch < 1:
-        raise BinepError(f"batch={batch}: allowed is at least 1")
+    for name, value in (("batch", batch), ("steps", steps)):
+        if value < 1:
+            raise BinepError(f"{name}={value}: allowed is at least 1")
     if not all(0 < beta < math.inf for beta in betas):
         raise BinepError(f"betas={betas}: allowed are finite numbers other than 0")
 

@@ -168,4 +168,6 @@ def open_results(folder: str | Path) -> Results:
     results = Results(Path(folder))
     if not results.folder.is_dir():
         raise BinepError(f"{folder} is not a folder: allowed is one that binep results wrote")
+    if not results.names:
+        raise BinepError(f"{folder} holds no results: allowed is a folder that binep results wrote")
     return results

@@ -89,6 +89,8 @@ def sweep(
         epochs: also train the recipe anew at every value, for so many epochs; 0: not.
         images: how many test images; all by default.
     """
+    if epochs < 0:
+        raise BinepError(f"epochs={epochs}: allowed is at least 0")
     dataset = run.dataset(device=device, data_dir=data_dir, offline=offline)
     test = dataset.test
     if images is not None:
