@@ -5,16 +5,24 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from binep.couplings import ConvPool
 from binep.engines.cuda.conv_events import SILENT
 from binep.engines.cuda.couplings import FastConv, Kept
 from binep.engines.cuda.phases import Nudge, Phase, largest_change
 from binep.engines.cuda.stepwise import Stepwise
+from binep.network import Network
 
 BUSY_STEPS = 4  # in which most bits change, so that products are cheaper
 
 
 class ConvEvents(Stepwise):
     """Convolutional networks of bits: after a few busy steps, only what changes causes work."""
+
+    @staticmethod
+    def fits(network: Network) -> bool:
+        convolutions = [c for c in network.couplings if isinstance(c, ConvPool)]
+        small = all(coupling.pool <= 3 for coupling in convolutions)
+        return network.neuron.binary and len(convolutions) > 1 and small
 
     def free(self, first: Tensor, batch: int) -> Phase:
         state, activity = self.start(batch)

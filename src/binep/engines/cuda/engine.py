@@ -20,11 +20,12 @@ from torch import Tensor
 
 from binep.couplings import ConvPool, Coupling, Dense, Shape, levels
 from binep.dynamics import EnergyBased
+from binep.engines.cuda.by_deltas import Deltas
 from binep.engines.cuda.couplings import DIGIT_BITS, FastConv, FastDense, dtype_of_bits
 from binep.engines.cuda.learning import count_kernel, tally_kernel
 from binep.engines.cuda.phases import Phase, in_order, power_of_two, record
 from binep.engines.cuda.relaxing import choose_relaxer
-from binep.engines.cuda.stepwise import Stepwise
+from binep.engines.cuda.sample_by_sample import Events, Thin
 from binep.engines.cuda.updating import Updater
 from binep.engines.reference import tensor_cores
 from binep.errors import BinepError
@@ -68,12 +69,17 @@ class CudaEngine:
         self.network, self.learning, self.optimizers = network, learning, optimizers
         self.device = network.couplings[0].synapses.kernel.device
         self.bits = network.neuron.binary
-        dense = all(isinstance(coupling, Dense) for coupling in network.couplings)
-        self.dtype = dtype_of_bits(network) if self.bits and dense else torch.float16
+        relaxer = choose_relaxer(network, learning)
+        self.dtype = dtype_of_bits(network) if relaxer is Events else torch.float16
         self.precision = "exact" if self.bits else "float16"
+        inner = self.dtype
+        if relaxer is Deltas:
+            self.precision, inner = "int8 differences, float32", torch.int8
         self.couplings = [
-            self._fast(coupling, shape)
-            for coupling, shape in zip(network.couplings, network.shapes[:-1], strict=True)
+            self._fast(coupling, shape, self.dtype if n == 0 else inner)
+            for n, (coupling, shape) in enumerate(
+                zip(network.couplings, network.shapes[:-1], strict=True)
+            )
         ]
         self._check_exact()
         count = len(network.couplings)
@@ -82,9 +88,9 @@ class CudaEngine:
         self.beta, self.rates = self.scalars[:1], self.scalars[1:].view(count, 3)
         self.flips = torch.zeros(count, dtype=torch.int64, device=self.device)
         self.totals = torch.zeros(7, dtype=torch.float64, device=self.device)
-        self.relaxer = choose_relaxer(network, learning, self.couplings, self.beta, self.dtype)
+        self.relaxer = relaxer(network, learning, self.couplings, self.beta, self.dtype)
         # A mini-batch that is one launch a phase is over before the next one could be launched.
-        self.at_once = 1 if isinstance(self.relaxer, Stepwise) else AT_ONCE
+        self.at_once = AT_ONCE if isinstance(self.relaxer, Thin | Events) else 1
         self.rows = self.scalars.new_zeros(self.at_once, len(self.scalars))
         pinned = self.device.type == "cuda"
         self._pinned = torch.empty(SLOTS, *self.rows.shape, pin_memory=pinned)
@@ -97,11 +103,13 @@ class CudaEngine:
         self._tested: dict[int, tuple[int, float]] = {}
         self._tally = Tally()
 
-    def _fast(self, coupling: Coupling, below_shape: Shape) -> FastDense | FastConv:
+    def _fast(
+        self, coupling: Coupling, below_shape: Shape, dtype: torch.dtype
+    ) -> FastDense | FastConv:
         if isinstance(coupling, ConvPool):
-            return FastConv(coupling, below_shape, self.dtype, self.bits)
+            return FastConv(coupling, below_shape, dtype, self.bits)
         assert isinstance(coupling, Dense)
-        return FastDense(coupling, below_shape, self.dtype)
+        return FastDense(coupling, below_shape, dtype)
 
     def _check_exact(self) -> None:
         """With bits, no sum may reach the integers that float32 cannot hold."""

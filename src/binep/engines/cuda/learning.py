@@ -102,6 +102,8 @@ def learn_kernel(
     signs,  # f32, (above, below): the parameter
     kernel,  # its copy that products read
     turned,  # the copy's transpose
+    kernel_stride,
+    turned_stride,
     momentum,  # f32: m / decay
     rates,  # f32, (3,): gamma / decay, tau / decay, contrasts above which an entry is touched
     flips,  # int64, (1,)
@@ -148,7 +150,7 @@ def learn_kernel(
     direction = tl.where(tl.load(beta) < 0, -1.0, 1.0)
     contrast = total * (direction / SPREAD)
     inside = (i < above)[:, None] & (j < below)[None, :]
-    index = i[:, None] * below + j[None, :]
+    index = i[:, None] * kernel_stride + j[None, :]
     # Products read an image below channels last; the parameter numbers it channels first.
     column = j % channels * positions + j // channels if PERMUTED else j
     place = i[:, None] * below + column[None, :]
@@ -166,7 +168,7 @@ def learn_kernel(
         tl.store(signs + place, -w, mask=flip)
         tl.store(kernel + index, (-w).to(kernel.dtype.element_ty), mask=flip)
         if TURN:
-            across = j[None, :] * above + i[:, None]
+            across = j[None, :] * turned_stride + i[:, None]
             tl.store(turned + across, (-w).to(turned.dtype.element_ty), mask=flip)
         tl.atomic_add(flips, found.to(tl.int64))
     if SCALE:

@@ -4,10 +4,12 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from binep.couplings import Dense
 from binep.engines.cuda.couplings import FastConv, FastDense, Kept
 from binep.gradients import EquilibriumPropagation
 from binep.network import Network
@@ -26,7 +28,7 @@ class Phase:
         state: s1..sN. activity: what they send, in the products' dtype.
         residual: f32, the last step's largest change, one for each sample or one for all.
         ran: int32, like `residual`: steps after which nothing moved any more.
-        sums, kept: what `Events` and `ConvEvents` go on with.
+        sums, kept, traffic: what `Events`, `ConvEvents` and `Deltas` go on with.
     """
 
     state: list[Tensor]
@@ -35,6 +37,7 @@ class Phase:
     ran: Tensor
     sums: "Sums | None" = None
     kept: "dict[int, Kept] | None" = None
+    traffic: Any = None
 
 
 @dataclass
@@ -56,6 +59,19 @@ class Relaxing:
     couplings: list[FastDense | FastConv]
     beta: Tensor  # f32, (1,), signed
     dtype: torch.dtype
+
+    @staticmethod
+    def fits(network: Network) -> bool:
+        """Whether this way of relaxing can run a network."""
+        raise NotImplementedError
+
+    def free(self, first: Tensor, batch: int) -> Phase:
+        """Let a mini-batch settle, driven by `first`, (batch, *layer)."""
+        raise NotImplementedError
+
+    def nudged(self, first: Tensor, free: Phase, labels: Tensor, direction: int) -> Phase:
+        """Go on from there under a nudge; `direction` multiplies beta."""
+        raise NotImplementedError
 
     @property
     def device(self) -> torch.device:
@@ -111,6 +127,10 @@ def record(
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             function()
     return graph
+
+
+def all_dense(network: Network) -> bool:
+    return all(isinstance(coupling, Dense) for coupling in network.couplings)
 
 
 def per_sample(first: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,9 +7,17 @@ import torch
 from torch import Tensor
 
 from binep.dynamics import Prototypical
-from binep.engines.cuda.phases import Phase, Relaxing, Sums, per_sample, power_of_two
+from binep.engines.cuda.phases import (
+    Phase,
+    Relaxing,
+    Sums,
+    all_dense,
+    per_sample,
+    power_of_two,
+)
 from binep.engines.cuda.settling import events_kernel, thin_kernel
 from binep.engines.cuda.stepwise import Stepwise
+from binep.network import Network
 
 OUTPUTS = 16  # as many as a word has room for
 WIDTH = 16384  # hidden neurons that fit into the registers of a program
@@ -19,6 +27,17 @@ BUSY_STEPS = 4  # in which most bits of a wide network change, so that products 
 
 class Thin(Relaxing):
     """One hidden layer and few outputs, binary weights, real activations: a phase is one launch."""
+
+    @staticmethod
+    def fits(network: Network) -> bool:
+        return (
+            all_dense(network)
+            and len(network.couplings) == 2
+            and network.layer_shapes[0][0] <= WIDTH
+            and network.layer_shapes[1][0] <= OUTPUTS
+            and network.couplings[1].binary
+            and isinstance(network.dynamics, Prototypical)
+        )
 
     def free(self, first: Tensor, batch: int) -> Phase:
         return self._run(first, None, None, 1)
@@ -68,6 +87,10 @@ class Events(Relaxing):
 
     sizes: list[int] = field(init=False)
     table: Tensor = field(init=False)
+
+    @staticmethod
+    def fits(network: Network) -> bool:
+        return all_dense(network) and len(network.couplings) > 1 and network.neuron.binary
 
     def __post_init__(self) -> None:
         self.sizes = [shape[0] for shape in self.network.layer_shapes]

@@ -9,17 +9,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from binep.couplings import Dense
 from binep.dynamics import EnergyBased, Prototypical
 from binep.engines.cuda.couplings import FastConv, FastDense, launch
 from binep.engines.cuda.kernels import advance_kernel, top_kernel
-from binep.engines.cuda.phases import Flips, Nudge, Phase, Relaxing, largest_change, record
+from binep.engines.cuda.phases import (
+    Flips,
+    Nudge,
+    Phase,
+    Relaxing,
+    all_dense,
+    largest_change,
+    record,
+)
+from binep.network import Network
 
 THIN = 16  # outputs whose product is done where it is needed
 
 
 class Stepwise(Relaxing):
     """Any network: matrix products, and one kernel a layer between them."""
+
+    @staticmethod
+    def fits(network: Network) -> bool:
+        return True
 
     def free(self, first: Tensor, batch: int) -> Phase:
         state, activity = self.start(batch)
@@ -106,7 +118,7 @@ class Stepwise(Relaxing):
 
     @cached_property
     def _two_coloured(self) -> bool:
-        dense = all(isinstance(coupling, Dense) for coupling in self.network.couplings)
+        dense = all_dense(self.network)
         return dense and isinstance(self.network.dynamics, Prototypical) and len(self.couplings) > 1
 
     def _free_two_coloured(

@@ -130,12 +130,15 @@ class Updater:
             programs if learnt else 1, dtype=torch.float64, device=heads.device
         )
         channels = fast.below_shape[0]
+        turned = fast.kernel if fast.turned is None else fast.turned
         learn_kernel[(programs,)](
             heads,
             tails.half(),
             synapses.signs.detach(),
             fast.kernel,
-            fast.kernel if fast.turned is None else fast.turned,
+            turned,
+            fast.kernel.stride(0),
+            turned.stride(0),
             self.bop.state[synapses.signs]["momentum"],
             self.rates[n],
             self.flips[n:],

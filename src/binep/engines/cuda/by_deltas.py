@@ -1,0 +1,257 @@
+# pyright: reportCallIssue=false
+"""Relaxing networks of real activations by what changes, until nothing does; see `deltas`."""
+
+from dataclasses import dataclass, fields
+from itertools import accumulate
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from binep.dynamics import Prototypical
+from binep.engines.cuda.deltas import product_kernel, send_kernel
+from binep.engines.cuda.phases import Phase, Relaxing, all_dense, power_of_two
+from binep.engines.units import sent_units
+from binep.network import Network
+from binep.neurons import HardSigmoid
+
+ALIGNMENT = 16  # bytes that are read at once
+OUTPUTS = 128  # of a tile of a dense product
+TERMS = 2048  # of a tile at most: halves of wide products run side by side
+WIDEST = 8192  # neurons of a layer that fit into the registers of a program
+
+
+class Tile(NamedTuple):
+    """What one program of `product_kernel` adds up: some outputs, over a range of terms.
+
+    Attributes:
+        source: first neuron that sends. weights: entry of the first output's row.
+        stride: from row to row. plane, target: where the first sum goes. outputs: how many.
+    """
+
+    source: int
+    weights: int
+    stride: int
+    begin: int
+    end: int
+    plane: int
+    target: int
+    outputs: int
+
+
+@dataclass
+class Traffic:
+    """Where a mini-batch stands, all layers side by side, see `send_kernel`."""
+
+    state: Tensor
+    sent: Tensor
+    delta: Tensor
+    shifts: Tensor
+    up: Tensor
+    down: Tensor
+
+    def clone(self) -> "Traffic":
+        return Traffic(*(getattr(self, each.name).clone() for each in fields(Traffic)))
+
+
+@dataclass
+class Deltas(Relaxing):
+    """Dense networks of binary weights and real, prototypical neurons."""
+
+    def __post_init__(self) -> None:
+        self.sizes = [shape[0] for shape in self.network.layer_shapes]
+        *self.offsets, self.total = accumulate(map(padded, self.sizes), initial=0)
+        self.units = sent_units(self.network)
+        self._share_signs()
+        self._make_tiles()
+
+    @staticmethod
+    def fits(network: Network) -> bool:
+        return (
+            all_dense(network)
+            and len(network.couplings) > 1
+            and max(shape[0] for shape in network.layer_shapes) <= WIDEST
+            and all(coupling.binary for coupling in network.couplings)
+            and isinstance(network.neuron, HardSigmoid)
+            and isinstance(network.dynamics, Prototypical)
+        )
+
+    def _share_signs(self) -> None:
+        """All couplings lie in one array, so that one kernel reads them, padded with zeros."""
+        shapes = [tuple(fast.kernel.shape) for fast in self.couplings[1:]]
+        counts = [padded(above) * padded(below) for above, below in shapes]
+        self.signs = torch.zeros(2 * sum(counts), dtype=torch.int8, device=self.device)
+        *self.entries, _ = accumulate((2 * count for count in counts), initial=0)
+        halves = self.signs.split([count for count in counts for _ in range(2)])
+        for n, ((above, below), fast) in enumerate(zip(shapes, self.couplings[1:], strict=True)):
+            rows, columns = halves[2 * n : 2 * n + 2]
+            fast.kernel = rows.view(padded(above), -1)[:above, :below]
+            fast.turned = columns.view(padded(below), -1)[:below, :above]
+
+    def _make_tiles(self) -> None:
+        """What the programs of `product_kernel` do, and where `send_kernel` finds their sums."""
+        parts = [-(-size // TERMS) for size in self.sizes]
+        self.down_plane = max(parts[:-1])
+        self.planes = self.down_plane + max(parts[1:])
+        tiles: list[Tile] = []
+        for n, entry in enumerate(self.entries):
+            tiles += self._tiles(n, n + 1, entry, 0)
+            transposed = entry + padded(self.sizes[n]) * padded(self.sizes[n + 1])
+            tiles += self._tiles(n + 1, n, transposed, self.down_plane)
+        # The longest first, so that none is begun last.
+        tiles.sort(key=lambda tile: tile.begin - tile.end)
+        self.tiles = torch.tensor(tiles, dtype=torch.int32, device=self.device)
+        ups, downs = [0, *parts[:-1]], [*parts[1:], 0]
+        rows = zip(map(padded, self.sizes), self.offsets, ups, downs, strict=True)
+        self.table = torch.tensor(list(rows), dtype=torch.int32, device=self.device)
+
+    def _tiles(self, source: int, target: int, weights: int, plane: int) -> list[Tile]:
+        """The product of one coupling in one direction."""
+        terms, outputs = padded(self.sizes[source]), padded(self.sizes[target])
+        return [
+            Tile(
+                source=self.offsets[source],
+                weights=weights + start * terms,
+                stride=terms,
+                begin=begin,
+                end=min(begin + TERMS, terms),
+                plane=plane + part,
+                target=self.offsets[target] + start,
+                outputs=min(OUTPUTS, outputs - start),
+            )
+            for part, begin in enumerate(range(0, terms, TERMS))
+            for start in range(0, outputs, OUTPUTS)
+        ]
+
+    # --- phases
+
+    def free(self, first: Tensor, batch: int) -> Phase:
+        return self._run(first, self._begin(batch), self.learning.free_steps)
+
+    def nudged(self, first: Tensor, free: Phase, labels: Tensor, direction: int) -> Phase:
+        rest: Traffic = free.traffic
+        return self._run(
+            first, rest.clone(), self.learning.nudged_steps, labels, direction, rest.state
+        )
+
+    def _begin(self, batch: int) -> Traffic:
+        """t = 0. All neurons start alike: what they first send is one number, sent exactly."""
+
+        def room(dtype: torch.dtype, width: int = self.total) -> Tensor:
+            return torch.zeros(batch, width, dtype=dtype, device=self.device)
+
+        integer, initial = torch.int32, self.network.initial_state
+        start = Traffic(
+            state=room(torch.float32).fill_(initial),
+            sent=room(integer),
+            delta=room(torch.int8),
+            shifts=room(integer, len(self.sizes)),
+            up=room(integer),
+            down=room(integer),
+        )
+        for n, unit in enumerate(self.units):
+            whole = round(min(max(initial, 0.0), 1.0) * unit)
+            shift = max(0, whole.bit_length() - 7)
+            if whole:
+                layer = slice(self.offsets[n], self.offsets[n] + self.sizes[n])
+                start.shifts[:, n] = shift
+                start.delta[:, layer] = whole >> shift
+                start.sent[:, layer] = whole >> shift << shift
+        return start
+
+    def _run(
+        self,
+        first: Tensor,
+        now: Traffic,
+        steps: int,
+        labels: Tensor | None = None,
+        direction: int = 1,
+        rest: Tensor | None = None,
+    ) -> Phase:
+        batch, layers, integer = len(first), len(self.sizes), torch.int32
+        # Rows of four, since kernels want addresses that are multiples of 16. A nudged output also
+        # moves by itself: that nothing is sent does not mean that nothing will be.
+        moving = torch.zeros(steps + 1, 4, dtype=integer, device=self.device)
+        (moving[0] if labels is None else moving).fill_(1)
+        sums = torch.empty(self.planes, batch, self.total, dtype=integer, device=self.device)
+        changes = torch.zeros(batch, layers, device=self.device)
+        shifts, new_shifts = now.shifts, torch.empty_like(now.shifts)
+        gains, down_gains, bias = self._scales()
+        units = torch.tensor(self.units, device=self.device)
+        drive = F.pad(first, (0, padded(first.shape[1]) - first.shape[1]))
+        rows = min(64, max(16, power_of_two(batch)))
+        for t in range(steps):
+            product_kernel[(len(self.tiles), -(-batch // rows))](
+                now.delta,
+                self.signs,
+                sums,
+                self.tiles,
+                moving[t],
+                batch,
+                self.total,
+                ROWS=rows,
+                OUTPUTS=OUTPUTS,
+                DEPTH=128,
+                num_warps=8,
+                num_stages=3,
+            )
+            send_kernel[(batch, layers)](
+                drive,
+                sums,
+                now.up,
+                now.down,
+                gains,
+                down_gains,
+                bias,
+                units,
+                now.state,
+                now.sent,
+                now.delta,
+                shifts,
+                new_shifts,
+                self.table,
+                shifts if labels is None else labels,
+                self.beta,
+                now.state if rest is None else rest,
+                changes,
+                moving[t],
+                moving[t + 1],
+                batch,
+                self.total,
+                self.network.per_class,
+                direction,
+                NUDGED=labels is not None,
+                CONSTANT=self.learning.nudge == "constant",
+                CLAMPED=self.network.dynamics.clamp_nudged,  # type: ignore[union-attr]
+                MEASURED=t + 1 == steps,
+                LAYERS=layers,
+                DOWN=self.down_plane,
+                BLOCK=power_of_two(max(self.sizes)),
+                num_warps=16 if max(self.sizes) > 2048 else 4,
+            )
+            shifts, new_shifts = new_shifts, shifts
+        now.shifts = shifts
+        layer_states = [
+            now.state[:, offset : offset + size]
+            for offset, size in zip(self.offsets, self.sizes, strict=True)
+        ]
+        ran = (moving[:-1, 0] > 0).sum(dtype=integer).reshape(1)
+        return Phase(layer_states, [], changes.max().reshape(1), ran, traffic=now)
+
+    def _scales(self) -> tuple[Tensor, Tensor, Tensor]:
+        """`send_kernel`'s gains, down_gains and bias, as they are in this mini-batch."""
+        couplings = self.network.couplings[1:]
+        scales = [coupling.synapses.gain.detach() for coupling in couplings]
+        none = torch.zeros((), device=self.device)
+        ups = [scale / unit for scale, unit in zip(scales, self.units[:-1], strict=True)]
+        downs = [scale / unit for scale, unit in zip(scales, self.units[1:], strict=True)]
+        bias = torch.zeros(self.total, device=self.device)
+        for offset, coupling in zip(self.offsets[1:], couplings, strict=True):
+            if coupling.bias is not None:
+                bias[offset : offset + len(coupling.bias)] = coupling.bias.detach()
+        return torch.stack([none, *ups]), torch.stack([*downs, none]), bias
+
+
+def padded(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
