@@ -189,6 +189,7 @@ def test_every_command_has_help_with_an_example(words: list[str], tmp_path: Path
         (["train", "--set", "beta"], ["section.key=value"]),
         (["train", "--epochs", "0"], ["training.epochs=0", "at least 1"]),
         (["train", "--seeds", "0"], ["--seeds 0"]),
+        (["train", "--checkpoint-every", "-1"], ["--checkpoint-every -1", "at least 0"]),
         (["train", "--device", "gpu"], ["unknown device 'gpu'", "auto, cpu, cuda"]),
         (["train", "--engine", "warp"], ["unknown engine 'warp'", "reference"]),
         (["train", "mnist-1fc-w", "--offline"], ["train-images-idx3-ubyte", "offline"]),
@@ -246,6 +247,24 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path):
     assert "binep train --device cpu --resume" in rest
     record = json.loads((tmp_path / "runs/digits-1fc-w-seed0/record.json").read_text())
     assert record["status"] == "interrupted"
+
+
+def test_ctrl_c_ends_other_commands_in_one_line(tmp_path: Path):
+    words = [sys.executable, "-m", "binep", "choose", "digits-1fc-w", "--device", "cpu"]
+    process = subprocess.Popen(
+        [*words, "--variant", "network.dense=[8]", "--epochs", "10000"],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        # Where a shell runs tests in the background, its children would not hear of Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(timeout=6)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors.splitlines()[-1]) == (130, "binep: interrupted")
+    assert "Traceback" not in errors
 
 
 def test_killed_training_resumes_to_the_same_bits(tmp_path: Path):

@@ -335,6 +335,17 @@ def test_runs_without_flips_or_nudges_have_a_page_too(tmp_path: Path):
     assert "this run learns by BPTT and has no nudged phase" in page.text
 
 
+@pytest.mark.parametrize("epochs", [1, 2, 7, 30])
+def test_epochs_are_counted_in_whole_numbers(epochs: int):
+    error = {"average": 10.0, "single": 11.0}
+    history = [{"train_error": error, "test_error": error}] * epochs
+    (axes,) = figures.error_curves([history], readouts=READOUTS).axes
+    ticks = [float(tick) for tick in axes.get_xticks()]
+    assert ticks and all(tick == int(tick) for tick in ticks)
+    # A single epoch is a point, since it makes no line.
+    assert all(line.get_marker() == "o" for line in axes.get_lines()) == (epochs == 1)
+
+
 def test_band_is_one_sample_standard_deviation_wide():
     axes = Figure().subplots()
     figures.band(axes, np.array([[1.0, 4.0], [3.0, 4.0]]), "two seeds", "red")

@@ -313,7 +313,17 @@ def test_against_shows_each_mean_with_its_deviation(out: Path):
         assert list(np.asarray(line.get_ydata())) == pytest.approx(means[split])
         low, high = bars.get_segments()[0][:, 1]
         assert high - low == pytest.approx(2 * statistics.stdev(values[2]))
+    low, high = axes.get_xlim()
+    assert low < 2 and high > 5
     assert axes.get_xlabel() == "something" and axes.get_legend().get_title().get_text() == "n = 2"
+
+
+def test_against_shows_all_of_its_axis_when_one_point_is_there(out: Path):
+    cells = (replace(STUDY.cells[0], x=5.0), replace(STUDY.cells[2], x=200.0))
+    (axes,) = figure(Study("fig", "Fig", cells, kind="against"), out).axes
+    low, high = axes.get_xlim()
+    assert low < 5 and high > 200
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["5", "200"]
 
 
 def test_curves_have_a_panel_a_row_and_say_where_nothing_is(out: Path):

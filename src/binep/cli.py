@@ -21,6 +21,8 @@ app = typer.Typer(
 data_app = typer.Typer(no_args_is_help=True, help="Fetch and check data sets.")
 app.add_typer(data_app, name="data")
 
+INTERRUPTED = 130  # exit code, as shells have it
+
 # Typer's own base class of a mistake on the command line, whichever click it is built on.
 UsageError: Any = typer.BadParameter.__base__
 
@@ -47,7 +49,11 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program t
 def main() -> None:
     """Run the command line: exit code 0 done, 2 a user's mistake in one line, 1 anything else."""
     try:
-        sys.exit(app(standalone_mode=False, prog_name="binep") or 0)
+        code = app(standalone_mode=False, prog_name="binep") or 0
+        # On Ctrl-C some versions of typer return a code where others raise.
+        if code == INTERRUPTED:
+            raise KeyboardInterrupt
+        sys.exit(code)
     except BinepError as error:
         _fail(str(error))
     except UsageError as error:
@@ -57,7 +63,7 @@ def main() -> None:
         where = error.ctx.command_path if error.ctx else "binep"
         _fail(f"{message}. See: {where} --help")
     except (KeyboardInterrupt, typer.Abort):
-        _fail("interrupted", code=130)
+        _fail("interrupted", INTERRUPTED)
     except BrokenPipeError:
         # Whoever read our output, such as `head`, has seen enough.
         sys.stderr.close()
@@ -127,6 +133,8 @@ def train(
         overrides = [*(overrides or []), f"training.epochs={epochs}"]
     if seeds is not None and seeds < 1:
         raise BinepError(f"--seeds {seeds}: allowed is at least 1")
+    if not checkpoint_every >= 0:
+        raise BinepError(f"--checkpoint-every {checkpoint_every:g}: allowed is at least 0 seconds")
     chosen = recipes.load(recipe, overrides or [])
     numbers = range(seed, seed + (seeds or 1))
 
@@ -163,7 +171,7 @@ def train(
     if as_json:
         _print_json(results)
     if not all(result["finished"] for result in results):
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
 
 
 def _tell_outcome(run: Any, words: list[str]) -> None:
@@ -388,7 +396,7 @@ def reproduce(
         print(f"figure: {path}")
     if not outcome.finished and not show:
         print("stopped and saved; the same command goes on")
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
 
 
 def _reproduce_from(source: Path, what: str | None) -> None:

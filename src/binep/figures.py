@@ -236,7 +236,8 @@ def band(axes: Axes, curves: np.ndarray, label: str, colour: str, line: str = "-
     """The mean of some curves (runs, epochs) and, with two or more, one standard deviation."""
     epochs = np.arange(1, curves.shape[1] + 1)
     mean = curves.mean(0)
-    marker = "o" if len(epochs) <= 20 and line == "-" else ""
+    # One epoch makes no line.
+    marker = "o" if len(epochs) == 1 or (len(epochs) <= 20 and line == "-") else ""
     axes.plot(epochs, mean, line, marker=marker, color=colour, label=label)
     if len(curves) > 1:
         sd = curves.std(0, ddof=1)
@@ -246,9 +247,22 @@ def band(axes: Axes, curves: np.ndarray, label: str, colour: str, line: str = "-
 def label_epochs(axes: Axes, ylabel: str, title: str = "") -> None:
     axes.set_xlabel("epoch")
     axes.set_ylabel(ylabel)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    count_along_x(axes)
     if title:
         axes.set_title(title)
+
+
+def count_along_x(axes: Axes) -> None:
+    """Ticks at whole numbers only, also where there is a single one."""
+    ticks = MaxNLocator(integer=True, steps=[1, 2, 5, 10], min_n_ticks=1)
+    axes.xaxis.set_major_locator(ticks)
+
+
+def legend_above(axes: Axes) -> None:
+    """A legend that no curve runs through."""
+    _, labels = axes.get_legend_handles_labels()
+    columns = 3 if max(map(len, labels)) < 20 else 2
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, borderaxespad=0.2)
 
 
 def scale_wide(axes: Axes, values: Sequence[float]) -> None:
@@ -292,7 +306,7 @@ def draw_errors(
         axes.axhline(paper, color=INK, linestyle=":", linewidth=1, label=f"paper, test {paper:g} %")
     label_epochs(axes, "error (%)")
     axes.set_ylim(bottom=0)
-    axes.legend()
+    legend_above(axes)
 
 
 @styled
@@ -311,7 +325,7 @@ def draw_couplings(
         curves = series(histories, lambda line, n=n: line[key][n])
         band(axes, curves, name, COLOURS[n % len(COLOURS)])
     label_epochs(axes, ylabel)
-    axes.legend(title="coupling", title_fontsize=8.5)
+    legend_above(axes)
 
 
 @styled
@@ -414,7 +428,7 @@ def residual_trace(
         axes.set_yscale("log")
     axes.set_xlabel("time step")
     axes.set_ylabel("residual (largest change)")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    count_along_x(axes)
     figure.legend(loc="outside upper right", ncols=3)
     return figure
 

@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from binep import figures, metrics, runs
@@ -368,6 +367,9 @@ def figure(result: GradCheck) -> Figure:
         _draw_traces(axes[1], [trace for trace in mine if trace.name != "projection"])
         _draw_distances(axes[2], [a for a in result.agreements if a.coupling == n])
         axes[2].set_xlabel("steps t")
+        for panel in axes:
+            panel.set_xlim(0.5, result.steps + 0.5)
+            figures.count_along_x(panel)
     for row, label in zip(panels, ROWS, strict=True):
         row[0].set_ylabel(label)
     # One legend a figure: the panels of a row share it.
@@ -388,7 +390,6 @@ def _draw_traces(axes: Axes, traces: list[Trace]) -> None:
         axes.plot(steps, trace.bptt, color=colour, linewidth=4, alpha=0.35, label="BPTT")
         axes.plot(steps, trace.ep, "--", color=colour, linewidth=1.3, label="EP, centered")
     axes.axhline(0, color=figures.INK, linewidth=0.8)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.ticklabel_format(axis="y", scilimits=(-2, 3))
 
 
@@ -403,4 +404,3 @@ def _draw_distances(axes: Axes, agreements: list[Agreement]) -> None:
         axes.plot(steps, values, "-o", color=colours[found.sign], label=label)
         shown += values
     figures.scale_wide(axes, shown)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))

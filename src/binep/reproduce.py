@@ -579,6 +579,9 @@ def _draw_against(axes: Axes, study: Study, found: Sequence[tuple[Cell, Found]])
                     capsize=2.5,
                     label=name if chosen else f"{name}, drawn alpha",
                 )
+    # All of the axis, however few of its points are there yet.
+    places = [*ticks, *(_x(cell, runs_) for cell, runs_ in measured)]
+    axes.set_xlim(min(places) / 1.2, max(places) * 1.2)
     axes.set_ylim(bottom=0)
     axes.legend(title=_seeds(runs_ for _, runs_ in measured))
 

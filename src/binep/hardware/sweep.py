@@ -150,7 +150,8 @@ def figure(found: Sweep) -> Figure:
             place.set_xticks(values)
         else:
             place.set_xscale("symlog", linthresh=min(v for v in values if v))
-            place.set_xticks(values, [f"{v:g}" for v in values], rotation=45)
+            texts = [f"{v:g}" for v in values]
+            place.set_xticks(values, texts, rotation=45, ha="right", rotation_mode="anchor")
             place.minorticks_off()
         place.set_ylim(bottom=0)
         place.set_title(label)
@@ -159,7 +160,7 @@ def figure(found: Sweep) -> Figure:
             place.legend()
     for place in places[len(names) :]:
         place.set_axis_off()
-    drawing.suptitle(f"{found.run}: {found.images} test images", fontsize=10)
+    drawing.suptitle(f"{found.run}: {found.images} test images", x=0.01, ha="left", fontsize=10)
     return drawing
 
 
