@@ -19,17 +19,17 @@ net = binep.Network(
 )
 ep = binep.EquilibriumPropagation(free_steps=40, nudged_steps=10, beta=0.3, sign="centered")
 optimizers = binep.assign_optimizers(
-    net, gamma=1e-4, tau=2e-5, lr_bias=[0.1, 0.05, 0.025, 0.01], lr_scale=1e-3
+    net, gamma=1e-4, tau=3e-6, lr_bias=[0.1, 0.05, 0.025, 0.01], lr_scale=1e-3
 )
 
-for step in range(60):
-    chosen = torch.randint(len(digits.train), (32,))
+for step in range(150):
+    chosen = torch.randint(len(digits.train), (16,))
     images, labels = digits.train.images[chosen], digits.train.labels[chosen]
     phases = ep.backward(net, images, labels)
     flips = optimizers.step()
-    if step % 10 == 0:
+    if step % 25 == 0:
         wrong = metrics.errors(net, phases.free.state, labels)["average"]
-        print(f"step {step:2d}: {wrong:2d} of 32 wrong, flips {flips}")
+        print(f"step {step:3d}: {wrong:2d} of 16 wrong, flips {flips}")
 
 free = binep.relax(net, digits.test.images, net.initial(digits.test.images), steps=40)
 wrong = metrics.errors(net, free.state, digits.test.labels)["average"]

@@ -222,6 +222,29 @@ def test_gradients_of_bits_and_pixels_are_scaled_integers():
     torch.testing.assert_close(again.free.state[0], phases.free.state[0], rtol=0, atol=1e-5)
 
 
+def test_pixels_and_the_numbers_they_stand_for_have_the_same_gradients():
+    net, _, labels = interior_network("dense")
+    pixels = torch.randint(256, (4, 6), dtype=torch.uint8)
+    of_pixels = ep_gradients(net, pixels, labels, 0.05, K, "positive")
+    of_numbers = ep_gradients(net, pixels.double() / 255, labels, 0.05, K, "positive")
+    for name, gradient in of_numbers.items():
+        torch.testing.assert_close(of_pixels[name], gradient, rtol=1e-9, atol=1e-12)
+
+
+def test_each_phase_is_correlated_through_its_own_switches():
+    torch.manual_seed(0)
+    chain = [ConvPool(1, 4, kernel=3, pool=2), ConvPool(4, 6, kernel=2, pool=2), Dense(6, 3)]
+    net = Network((1, 8, 8), chain, classes=3)
+    x, labels = torch.rand(8, 1, 8, 8), torch.arange(8) % 3
+    phases = EquilibriumPropagation(20, 10, 1.0).backward(net, x, labels)
+    free, nudged = phases.free, phases.nudged
+    assert not torch.equal(free.switches[1], nudged.switches[1])
+    at_rest, at_end = net.activity(free.state), net.activity(nudged.state)
+    contrast = chain[1].correlate(at_end[0], at_end[1], nudged.switches[1])
+    contrast -= chain[1].correlate(at_rest[0], at_rest[1], free.switches[1])
+    torch.testing.assert_close(chain[1].signs.grad, -contrast / 8)
+
+
 def test_gradient_is_the_batch_mean():
     net, x, labels = interior_network("dense")
     whole = ep_gradients(net, x, labels, 0.1, K, "positive")

@@ -58,6 +58,12 @@ def test_energy_based_free_phase_by_hand():
     ]
 
 
+def test_energy_based_time_step_by_hand():
+    # s <- 3/4 s + 1/4 drive, from 1, 1: both drives are 3/4 - s/2.
+    net = two_neurons(dynamics="energy", dt=0.25)
+    assert trajectory(net, [ONE, ONE], 2) == [(0.8125, 0.8125), (0.6953125, 0.6953125)]
+
+
 def test_energy_based_nudged_phase_by_hand():
     # y <- clamp((y + 3/4 - h/2 + beta (0 - y))/2), beta = 1/2, from h = y = 1/2.
     net, start = two_neurons(dynamics="energy"), [torch.full((1, 1), 0.5)] * 2
