@@ -4,7 +4,6 @@ Everything that is code stands in `c/`; what is written here are constants. A ne
 in integers (`fixed`), any other in float32.
 """
 
-import json
 from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
@@ -19,11 +18,11 @@ from binep.deploy.fixed import (
     Decisions,
     FixedNetwork,
 )
+from binep.deploy.folder import readme, write_files
 from binep.deploy.learning import BETA_BITS, FixedRule
 from binep.deploy.runtime import Runtime
 from binep.deploy.stored import Array, Shape, StoredCoupling, StoredNetwork
 from binep.errors import BinepError
-from binep.files import make_folder, write_whole
 
 _COLUMNS = 8
 
@@ -60,10 +59,7 @@ def write(
     names += ["learn.c"] if learning is not None else []
     folder = resources.files("binep") / "deploy" / "c"
     files |= {name: (folder / name).read_bytes() for name in names}
-    make_folder(to)
-    for name, content in files.items():
-        write_whole(to / name, content)
-    return [to / name for name in files]
+    return write_files(to, files)
 
 
 def vectors(images: Array, labels: Array, expected: Array) -> bytes:
@@ -253,11 +249,9 @@ def _parameters(
         gain, down, bias = (map(_long, np.ravel(values)) for values in each)
         return gain, down, bias
     coupling = network.couplings[n]
-    scale: Array = np.ravel(coupling.scale if coupling.binary else np.float32(1))
-    pixels = n == 0 and network.mean is None
-    up: Array = scale / np.float32(255) if pixels else scale
-    offset = np.zeros(coupling.above) if coupling.bias is None else coupling.bias
-    return map(_float, up), map(_float, scale), map(_float, offset)
+    each = network.gain_up(n), coupling.gain, coupling.offset
+    gain, down, bias = (map(_float, np.ravel(values)) for values in each)
+    return gain, down, bias
 
 
 def _array(name: str, items: Iterator[str], size: str = "[]") -> Iterator[str]:
@@ -290,20 +284,12 @@ def _float(value: float) -> str:
 
 
 def _readme(network: StoredNetwork, count: int, arithmetic: str, learning: FixedRule | None) -> str:
-    text = (resources.files("binep") / "deploy" / "c" / "README.md").read_text("utf-8")
-    layers = " - ".join("x".join(map(str, shape)) for shape in network.shapes)
     values = {
-        "LAYERS": layers,
-        "STEPS": str(network.steps),
-        "READOUT": network.readout,
         "COUNT": str(count),
-        "ORIGIN": json.dumps(network.origin, indent=1),
         "ARITHMETIC": arithmetic,
         "LEARNING": "" if learning is None else _about_learning(learning),
     }
-    for name, value in values.items():
-        text = text.replace(f"@{name}@", value)
-    return text
+    return readme("c", network, values)
 
 
 def _arithmetic(whole: FixedNetwork | None, agreement: Agreement | None, reason: str | None) -> str:

@@ -22,7 +22,7 @@ import numpy as np
 
 from binep.deploy.relaxing import Batch, State
 from binep.deploy.runtime import Runtime
-from binep.deploy.stored import Array, Shape, StoredCoupling, StoredNetwork
+from binep.deploy.stored import LEVELS, Array, Shape, StoredNetwork
 from binep.deploy.sums import Sums, find_kernels
 from binep.errors import BinepError
 
@@ -35,7 +35,6 @@ _LARGEST_DRIVE = 2.0**52
 # Decisions compared one by one; beyond this, a sample of the neurons.
 _MOST_THRESHOLDS = 2**22
 
-_LEVELS = 255
 _BATCH = 256
 
 
@@ -54,12 +53,6 @@ def why_not(network: StoredNetwork) -> str | None:
     if not 0 <= network.initial_state <= 1:
         return f"its states start at {network.initial_state:g}, outside [0, 1]"
     return None
-
-
-def gain_of(network: StoredNetwork, n: int) -> Array:
-    """What the sums of coupling n are multiplied by on the way up: float32, () or (above,)."""
-    scale = network.couplings[n].scale
-    return scale / np.float32(_LEVELS) if n == 0 else scale
 
 
 @dataclass(frozen=True)
@@ -92,15 +85,15 @@ class FixedNetwork:
         if not isinstance(state_bits, int) or not 2 <= state_bits <= MOST_STATE_BITS:
             raise BinepError(f"state bits {state_bits!r}: allowed are 2 to {MOST_STATE_BITS}")
         self.network, self.state_bits = network, state_bits
-        self.gains = [_fixed(gain_of(network, n)) for n in range(len(network.couplings))]
+        self.gains = [_fixed(network.gain_up(n)) for n in range(len(network.couplings))]
         self.gains_down = [_fixed(coupling.scale) for coupling in network.couplings]
-        self.biases = [_bias(coupling) for coupling in network.couplings]
+        self.biases = [_fixed(coupling.offset) for coupling in network.couplings]
         self._kernels = find_kernels() if kernels else None
         self._check_range()
 
     def _check_range(self) -> None:
         for n, coupling in enumerate(self.network.couplings):
-            pixels = _LEVELS if n == 0 else 1
+            pixels = LEVELS if n == 0 else 1
             down = np.broadcast_to(self.gains_down[n], (coupling.above,))
             sums = [
                 float(np.abs(self.gains[n]).max()) * coupling.fan_in * pixels,
@@ -193,10 +186,6 @@ def _fixed(values: Array) -> Array:
     return np.rint(np.asarray(values, np.float64) * 2.0**PARAMETER_BITS).astype(np.int64)
 
 
-def _bias(coupling: StoredCoupling) -> Array:
-    return _fixed(np.zeros(coupling.above) if coupling.bias is None else coupling.bias)
-
-
 # --- the same decisions as float32? -------------------------------------------------------------
 
 
@@ -251,8 +240,8 @@ def _compare_layer(fixed: FixedNetwork, n: int) -> Decisions:
     from_above = np.arange(-reach, reach + 1)
     count = max(1, min(coupling.above, _MOST_THRESHOLDS // len(from_above)))
     neurons = np.unique(np.linspace(0, coupling.above - 1, count).round().astype(int))
-    gain = np.broadcast_to(gain_of(network, n), (coupling.above,))[neurons, None]
-    bias = 0 if coupling.bias is None else coupling.bias[neurons, None]
+    gain = np.broadcast_to(network.gain_up(n), (coupling.above,))[neurons, None]
+    bias = coupling.offset[neurons, None]
     whole_gain = np.broadcast_to(fixed.gains[n], (coupling.above,))[neurons, None]
     whole_bias = fixed.biases[n][neurons, None]
     down, whole_down = np.float32(0), np.int64(0)
@@ -266,7 +255,7 @@ def _compare_layer(fixed: FixedNetwork, n: int) -> Decisions:
     def integer(sums: Array) -> Array:
         return whole_gain * sums + whole_bias + whole_down
 
-    limit = coupling.fan_in * (_LEVELS if n == 0 else 1)
+    limit = coupling.fan_in * (LEVELS if n == 0 else 1)
     half = 1 << (PARAMETER_BITS - 1)
     shape = (len(neurons), len(from_above))
     float_at = _first(lambda sums: floating(sums) >= np.float32(0.5), limit, shape)

@@ -20,12 +20,11 @@ import numpy as np
 from binep.deploy import layout
 from binep.deploy.fixed import PARAMETER_BITS, FixedNetwork
 from binep.deploy.relaxing import Batch
-from binep.deploy.stored import Array, StoredCoupling, StoredNetwork
+from binep.deploy.stored import LEVELS, Array, StoredCoupling, StoredNetwork
 from binep.errors import BinepError
 
 BETA_BITS = 16
 SEED = 2463534242
-_LEVELS = 255
 _MOST_MOMENTUM_BITS = 31
 _PIXEL_BITS = 8
 
@@ -86,7 +85,7 @@ class FixedRule:
         """Theta of every coupling; that of the pixels in units of 2^shift."""
         rule, found = self.rule, []
         for n, (gamma, tau) in enumerate(zip(rule.gamma, rule.tau, strict=True)):
-            levels = _LEVELS / 2**shift if n == 0 else 1
+            levels = LEVELS / 2**shift if n == 0 else 1
             found.append(math.floor(tau * self._span * rule.batch_size / gamma * levels))
         return found
 

@@ -3,19 +3,17 @@
 One word a line, in hexadecimal, the highest bit on the left; the README names widths and order.
 """
 
-import json
 import math
 from collections.abc import Callable
-from importlib import resources
 from pathlib import Path
 
 import numpy as np
 
 from binep.deploy import fixed, layout
 from binep.deploy.fixed import PARAMETER_BITS, STATE_BITS, FixedNetwork
+from binep.deploy.folder import readme, write_files
 from binep.deploy.runtime import Runtime
 from binep.deploy.stored import Array, StoredNetwork
-from binep.files import make_folder, write_whole
 
 _PARAMETER_WIDTH = 64
 
@@ -48,23 +46,13 @@ def write(
 
     _add_couplings(network, whole, add)
     _add_vectors(network, whole, images, labels, add)
-    text = (resources.files("binep") / "deploy" / "mem" / "README.md").read_text("utf-8")
     values = {
-        "LAYERS": " - ".join("x".join(map(str, shape)) for shape in network.shapes),
-        "STEPS": str(network.steps),
-        "READOUT": network.readout,
         "FILES": "\n".join(f"| `{n}` | {w} | {c} | {what} |" for n, w, c, what in rows),
         "NUMBERS": _numbers(network, whole),
         "NEURONS": str(sum(math.prod(shape) for shape in network.layer_shapes)),
-        "ORIGIN": json.dumps(network.origin, indent=1),
     }
-    for name, value in values.items():
-        text = text.replace(f"@{name}@", value)
-    files["README.md"] = text
-    make_folder(to)
-    for name, content in files.items():
-        write_whole(to / name, content)
-    return [to / name for name in files]
+    files["README.md"] = readme("mem", network, values)
+    return write_files(to, files)
 
 
 def _add_couplings(network: StoredNetwork, whole: FixedNetwork | None, add: Add) -> None:
@@ -83,10 +71,8 @@ def _add_couplings(network: StoredNetwork, whole: FixedNetwork | None, add: Add)
             up, down, bias = whole.gains[n], whole.gains_down[n], whole.biases[n]
         else:
             width = 32
-            down = coupling.scale if coupling.binary else np.float32(1)
-            up = down / np.float32(255 if n == 0 and network.mean is None else 1)
-            bias = np.zeros(coupling.above) if coupling.bias is None else coupling.bias
-            up, down, bias = _float_bits(up), _float_bits(down), _float_bits(bias)
+            each = network.gain_up(n), coupling.gain, coupling.offset
+            up, down, bias = map(_float_bits, each)
         add(f"coupling{n}_scale_up.mem", width, np.ravel(up), f"scale of coupling {n}, upwards")
         add(f"coupling{n}_scale_down.mem", width, np.ravel(down), "the same, downwards")
         add(f"coupling{n}_bias.mem", width, np.ravel(bias), "biases of the layer above it")
@@ -97,7 +83,8 @@ def _add_vectors(
 ) -> None:
     pixels = np.asarray(images).reshape(len(images), -1)
     add("vectors_pixels.mem", 8, pixels.reshape(-1), f"{pixels.shape[1]} pixels a vector")
-    trace = list((Runtime(network) if whole is None else whole).trace(images))
+    runner = Runtime(network) if whole is None else whole
+    trace = list(runner.trace(images))
     # (vectors, steps + 1, neurons)
     states = np.stack(
         [np.concatenate([layout.neurons(s) for s in state], axis=1) for state in trace], axis=1
@@ -110,9 +97,8 @@ def _add_vectors(
         active = states >= (np.float32(network.threshold) if whole is None else whole.half)
         lines = active.reshape(-1, states.shape[2])
         add("vectors_activity.mem", states.shape[2], lines, f"one line a step, {steps}")
-    predicted = (Runtime(network) if whole is None else whole).predict(images)
     expected = f"class predicted ({network.readout} readout), one a vector"
-    add("vectors_expected.mem", 16, predicted, expected)
+    add("vectors_expected.mem", 16, runner.predict(images), expected)
     add("vectors_labels.mem", 16, np.asarray(labels), "true class, one a vector")
 
 

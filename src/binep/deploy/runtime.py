@@ -13,7 +13,7 @@ import numpy as np
 
 from binep.deploy import packed
 from binep.deploy.relaxing import Batch, State
-from binep.deploy.stored import Array, Shape, StoredNetwork
+from binep.deploy.stored import LEVELS, Array, Shape, StoredNetwork
 from binep.deploy.sums import Sums, find_kernels
 from binep.errors import BinepError
 
@@ -129,18 +129,18 @@ class Float32:
     def up(self, n: int, sums: Array, below: Array) -> Array:
         """`scale * sums`, then `+ bias`."""
         coupling = self.network.couplings[n]
-        levels = np.float32(255 if below.dtype == np.uint8 else 1)
+        levels = np.float32(LEVELS if below.dtype == np.uint8 else 1)
         shape = (-1, 1, 1) if coupling.kind == "conv" else (-1,)
-        drive = np.asarray(self._gain(n) / levels).reshape(shape) * sums
+        drive = np.asarray(coupling.gain / levels).reshape(shape) * sums
         return drive if coupling.bias is None else drive + coupling.bias.reshape(shape)
 
     def down(self, n: int, sums: Sums, above: Array, switches: Array | None) -> Array:
         """`scale * sums`; where scales stand inside a sum of bits, it is taken in float64."""
         coupling = sums.coupling
         if coupling.kind == "dense":
-            return self._gain(n) * sums.down(above)
+            return coupling.gain * sums.down(above)
         wide = np.float64 if above.dtype == bool else np.float32
-        scale = np.broadcast_to(self._gain(n), (coupling.above,)).astype(wide)
+        scale = np.broadcast_to(coupling.gain, (coupling.above,)).astype(wide)
         return sums.down_scaled(above, switches, scale).astype(np.float32)
 
     def advance(self, s: Array, drive: Array, nudge: Array | None = None) -> Array:
@@ -157,8 +157,3 @@ class Float32:
             return ((s >= 0) & (s <= 1)).astype(np.float32)
         inside = np.abs(s - np.float32(network.threshold)) <= np.float32(network.sigma)
         return np.where(inside, np.float32(1 / (2 * network.sigma)), np.float32(0))
-
-    def _gain(self, n: int) -> Array:
-        """alpha, or 1 for real weights: float32, () or (above,)."""
-        coupling = self.network.couplings[n]
-        return coupling.scale if coupling.binary else np.float32(1)

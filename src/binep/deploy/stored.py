@@ -17,6 +17,7 @@ ACTIVATIONS = ("real", "binary")
 DYNAMICS = ("prototypical", "energy")
 COSTS = ("mse", "cross_entropy")
 READOUTS = ("average", "single")
+LEVELS = 255  # an 8-bit pixel stands for pixel / LEVELS
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +47,16 @@ class StoredCoupling:
     @property
     def binary(self) -> bool:
         return self.signs is not None
+
+    @property
+    def gain(self) -> Array:
+        """What its sums are multiplied by, alpha or 1 for real weights: float32, () or (above,)."""
+        return self.scale if self.binary else np.float32(1)
+
+    @property
+    def offset(self) -> Array:
+        """The bias, zeros where there is none: float32 (above,)."""
+        return np.zeros(self.above, np.float32) if self.bias is None else self.bias
 
     @property
     def weight_shape(self) -> Shape:
@@ -149,6 +160,11 @@ class StoredNetwork:
         """Of the layers that relax, s1 to the top."""
         return self.shapes[1 : len(self.relaxing) + 1]
 
+    def gain_up(self, n: int) -> Array:
+        """The gain of coupling n on the way up, where it may sum pixels as they are: float32."""
+        gain = self.couplings[n].gain
+        return gain / np.float32(LEVELS) if n == 0 and self.mean is None else gain
+
     def inputs(self, images: Array) -> Array:
         """A mini-batch as the network receives it: uint8 pixels, bits, or float32.
 
@@ -171,7 +187,7 @@ class StoredNetwork:
                 np.array(each, np.float32).reshape(-1, 1, 1) for each in (self.mean, self.std)
             )
             pixels = images.reshape(-1, *self.image_shape).astype(np.float32)
-            images = (pixels / np.float32(255) - mean) / std
+            images = (pixels / np.float32(LEVELS) - mean) / std
         elif np.issubdtype(images.dtype, np.floating):
             images = images.astype(np.float32, copy=False)
             if not np.isfinite(images).all():
