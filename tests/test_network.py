@@ -46,6 +46,12 @@ def test_readouts_average_and_single_can_differ():
     assert small().predict(state, "single").tolist() == [1]
 
 
+def test_binary_outputs_are_read_from_their_states_not_their_bits():
+    state = [torch.zeros(1, 6), torch.tensor([[0.8, 0.8, 0.9, 0.9, 0.7, 0.7]])]
+    net = small(neuron=Heaviside(), dynamics="energy")
+    assert net.predict(state, "average").tolist() == net.predict(state, "single").tolist() == [1]
+
+
 def test_ties_go_to_the_lower_class():
     state = [torch.zeros(1, 6), torch.full((1, 6), 0.5)]
     assert small().predict(state).tolist() == [0]

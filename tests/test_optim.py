@@ -189,7 +189,7 @@ def test_scales_are_stopped_at_a_floor_and_counted():
     sgd = PositiveSGD([scale], lr=1.0, floor=1e-6)
     scale.grad = torch.tensor([0.5, 0.1, 0.3])
     sgd.step()
-    torch.testing.assert_close(scale.detach(), torch.tensor([1e-6, 0.1, 1e-6]))
+    torch.testing.assert_close(scale.detach(), torch.tensor([1e-6, 0.1, 1e-6]), rtol=1e-6, atol=0)
     assert sgd.clamped == 2
 
 
