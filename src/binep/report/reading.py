@@ -1,0 +1,167 @@
+"""What a trained network does with test images: misreads, relaxes, comes to rest."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from binep.data import Dataset, Folder
+from binep.errors import BinepError
+from binep.network import READOUTS, Network
+from binep.recipe import Recipe
+from binep.relaxation import Nudge, relax
+from binep.report.groups import Group
+from binep.training import TEST_BATCH
+
+# Multiply-adds that reading test images may cost: about a minute on a laptop, seconds on a GPU.
+READING_COST = {"cpu": 4e12, "cuda": 4e14}
+TRACED_IMAGES = 64
+WRONG_SHOWN = 24
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What one trained network does with test images.
+
+    Attributes:
+        seed: of the run it comes from. samples: how many images were read, out of `available`.
+        wrong: misread images, by each readout.
+        confusion: images by true (rows) and read class (columns), average readout.
+        examples: some that were misread: image (channels, height, width), true class, read class.
+        free, nudged: residual of every time step, on the first `traced` images.
+        layers: their names. resting: share of the neurons of each layer, by where they rest.
+    """
+
+    seed: Any
+    samples: int
+    available: int
+    wrong: dict[str, int]
+    confusion: list[list[int]]
+    examples: list[tuple[Tensor, int, int]]
+    traced: int
+    free: list[float]
+    nudged: list[float]
+    layers: list[str]
+    resting: dict[str, list[float]]
+
+
+def read_group(
+    group: Group, device: str, data_dir: Folder | None, offline: bool, images: int | None
+) -> Reading | str:
+    """Read test images with the group's first network, or say what keeps us from it."""
+    if not group.counted:
+        return "no run has finished an epoch yet"
+    run = group.counted[0]
+    try:
+        dataset = run.dataset(device=device, data_dir=data_dir, offline=offline)
+        network = run.network(device)
+    except BinepError as error:
+        return str(error)
+    return read_network(network, run.recipe, dataset, run.record.get("seed"), images)
+
+
+@torch.no_grad()
+def read_network(
+    network: Network, recipe: Recipe, dataset: Dataset, seed: Any = None, images: int | None = None
+) -> Reading:
+    """Let a network read test images, with the phases that its recipe says."""
+    test = dataset.test
+    affordable = READING_COST[test.images.device.type] / reading_cost(network, recipe)
+    # Evenly spread: data sets may be sorted by difficulty, as MNIST's test images are.
+    chosen = _evenly(len(test), images or max(TRACED_IMAGES, int(affordable)))
+    labels = test.labels[chosen].cpu()
+    predicted, resting = _read_images(network, recipe, dataset, chosen)
+    average, classes = predicted["average"], network.classes
+    wrong = (average != labels).nonzero().flatten()
+    shown = wrong[_evenly(len(wrong), WRONG_SHOWN)].tolist()
+    free, nudged = _trace(network, recipe, dataset, chosen[:TRACED_IMAGES])
+    return Reading(
+        seed=seed,
+        samples=len(chosen),
+        available=len(test),
+        wrong={r: int((p != labels).sum()) for r, p in predicted.items()},
+        confusion=torch.bincount(labels * classes + average, minlength=classes**2)
+        .reshape(classes, classes)
+        .tolist(),
+        examples=[(test.images[chosen[n]].cpu(), int(labels[n]), int(average[n])) for n in shown],
+        traced=len(chosen[:TRACED_IMAGES]),
+        free=free,
+        nudged=nudged,
+        layers=_layer_names(network),
+        resting=resting,
+    )
+
+
+def _evenly(total: int, count: int) -> Tensor:
+    """At most `count` of 0..total-1, evenly spread."""
+    count = min(total, count)
+    return torch.arange(count) * total // max(count, 1)
+
+
+def _read_images(
+    network: Network, recipe: Recipe, dataset: Dataset, chosen: Tensor
+) -> tuple[dict[str, Tensor], dict[str, list[float]]]:
+    """The class read from each test image, by readout, and where the layers' neurons rest."""
+    keys, read = recipe.learning, {readout: list[Tensor]() for readout in READOUTS}
+    resting = torch.zeros(())
+    for part in chosen.split(TEST_BATCH):
+        clamped = network.clamp(dataset.inputs(dataset.test.images[part]))
+        free = relax(
+            network, clamped, network.initial(clamped), keys.free_steps, tolerance=keys.tolerance
+        )
+        for readout in READOUTS:
+            read[readout].append(network.predict(free.state, readout).cpu())
+        resting = resting + _resting(network, free.state) * len(part) / len(chosen)
+    places = ["active", "silent"] if network.neuron.binary else ["at 0", "between", "at 1"]
+    return (
+        {readout: torch.cat(parts) for readout, parts in read.items()},
+        dict(zip(places, resting.T.tolist(), strict=True)),
+    )
+
+
+def reading_cost(network: Network, recipe: Recipe) -> float:
+    """Multiply-adds of one image's free phase; the input's drive is computed once."""
+    costs = [
+        coupling.weight.numel() * math.prod(shape[1:]) * coupling.pool**2
+        for coupling, shape in zip(network.couplings, network.shapes[1:], strict=True)
+    ]
+    return costs[0] + 2.0 * recipe.learning.free_steps * sum(costs[1:])
+
+
+def _trace(
+    network: Network, recipe: Recipe, dataset: Dataset, chosen: Tensor
+) -> tuple[list[float], list[float]]:
+    """Residuals of a free phase and of a nudged one (none for BPTT), both of full length."""
+    keys = recipe.learning
+    clamped = network.clamp(dataset.inputs(dataset.test.images[chosen]))
+    free = relax(network, clamped, network.initial(clamped), keys.free_steps)
+    if keys.method == "bptt":
+        return free.residuals.tolist(), []
+    nudge = Nudge(network.target(dataset.test.labels[chosen]), keys.beta, keys.nudge)
+    nudged = relax(network, clamped, free.state, keys.nudged_steps, nudge)
+    return free.residuals.tolist(), nudged.residuals.tolist()
+
+
+def _resting(network: Network, state: Sequence[Tensor]) -> Tensor:
+    """Shares of each layer's neurons by where they rest, (layers, places), float64 on the CPU."""
+    rows = []
+    for activity in network.activity(list(state)):
+        if network.neuron.binary:
+            active = float(activity.double().mean())
+            rows.append([active, 1 - active])
+        else:
+            zero, one = (float((activity == end).double().mean()) for end in (0, 1))
+            rows.append([zero, 1 - zero - one, one])
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def _layer_names(network: Network) -> list[str]:
+    last = len(network.layer_shapes)
+    return [
+        f"{'output' if n == last and network.cost == 'mse' else f'layer {n}'}, "
+        + "\u00d7".join(map(str, shape))
+        for n, shape in enumerate(network.layer_shapes, start=1)
+    ]
