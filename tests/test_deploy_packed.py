@@ -1,5 +1,6 @@
 """The packed file: what goes in comes out, nothing is wasted, and no damage goes unnoticed."""
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -119,6 +120,15 @@ def test_errors_say_what_is_wrong(tmp_path: Path):
         packed.load(path)
     with pytest.raises(BinepError, match="version '2', this binep reads 1"):
         packed.loads(WHOLE.replace(b'"version":"1"', b'"version":"2"'))
+
+
+def test_bytes_behind_the_last_tensor_are_refused_under_a_good_seal():
+    size, zeros = int.from_bytes(WHOLE[:8], "little"), b"0" * 64
+    seal = json.loads(WHOLE[8 : 8 + size])["__metadata__"]["sha256"].encode()
+    longer = WHOLE.replace(seal, zeros) + b"more"
+    forged = longer.replace(zeros, hashlib.sha256(longer).hexdigest().encode())
+    with pytest.raises(BinepError, match="4 bytes behind the last tensor"):
+        packed.loads(forged)
 
 
 @pytest.mark.parametrize(

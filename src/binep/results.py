@@ -12,7 +12,6 @@ changed in a recipe stands in the folder's name, so that no variant passes for t
 
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,11 +30,8 @@ DIGITS = 5  # significant, of every number that is not an integer
 # --- names --------------------------------------------------------------------------------------
 
 
-def variant_name(recipe: Recipe, *, but: Sequence[str] = ()) -> str:
+def variant_name(recipe: Recipe) -> str:
     """A recipe's name and, if one ships under that name, what is changed in it.
-
-    Args:
-        but: keys, as `section.key`, whose changes do not count.
 
     >>> variant_name(recipes.load("mnist-1fc-w", ["network.dense=[512]", "learning.beta=0.3"]))
     'mnist-1fc-w+network.dense=512'
@@ -43,14 +39,13 @@ def variant_name(recipe: Recipe, *, but: Sequence[str] = ()) -> str:
     if recipe.name not in recipes.names():
         return recipe.name
     changed = changes(recipe, recipes.load(recipe.name))
-    counted = [text for text in changed if text.partition("=")[0] not in but]
-    return "+".join([recipe.name, *(re.sub(r"[^\w.,=+-]", "", text) for text in counted)])
+    return "+".join([recipe.name, *(re.sub(r"[^\w.,=+-]", "", text) for text in changed)])
 
 
 def folder_name(run: Run) -> str:
     """Where a run's results belong; for how many epochs it was to be trained does not count."""
-    name = variant_name(run.recipe, but=["training.epochs"])
-    return re.sub(r"\+training\.epochs=\d+(?=\+|$)", "", name)
+    # A rehearsal of `reproduce --epochs` tells them in its recipe's own name.
+    return re.sub(r"\+training\.epochs=\d+(?=\+|$)", "", variant_name(run.recipe))
 
 
 # --- writing ------------------------------------------------------------------------------------
