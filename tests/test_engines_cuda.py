@@ -8,6 +8,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 pytest.importorskip("triton")
 
@@ -27,6 +29,7 @@ from binep import (
 )
 from binep.engines.cuda import CudaEngine
 from binep.engines.cuda.couplings import split_digits
+from binep.engines.cuda.packing import Layout
 from binep.engines.cuda.stepwise import Stepwise
 from binep.engines.reference import ReferenceEngine
 from binep.metrics import Tally
@@ -152,6 +155,48 @@ def test_real_activations_agree_within_their_precision(kind: str, options: dict)
     assert min(cosines.values()) > 0.999
 
 
+def test_a_deep_network_that_has_come_to_rest_is_left_alone():
+    """Steps in which nothing is sent are not run: all of them would end in the same states."""
+    x = torch.randint(256, (5, 1, 8, 8), generator=torch.Generator().manual_seed(3)).byte()
+    relaxed = []
+    for steps in (60, 300):
+        net, engine = build("dense-w", CudaEngine)
+        engine.relaxer.learning = replace(engine.learning, free_steps=steps)
+        engine._take_up()
+        with torch.no_grad():
+            first, _ = engine._clamp(net.check(x.to(DEVICE)), engine._input(x.to(DEVICE)))
+            relaxed.append(engine.relaxer.free(first, 5))
+    short, long = relaxed
+    assert int(short.ran) == int(long.ran) < 60 and short.residual.item() == 0.0
+    assert all(torch.equal(a, b) for a, b in zip(short.state, long.state, strict=True))
+
+
+@given(
+    rows=st.integers(1, 5),
+    terms=st.sampled_from([1, 15, 16, 33, 130, 2047, 2048, 2049, 5000]),
+    seed=st.integers(0, 99),
+)
+def test_packed_signs_are_where_their_layout_says(rows: int, terms: int, seed: int):
+    signs = torch.randn(rows, terms, generator=torch.Generator().manual_seed(seed)).sign()
+    layout = Layout.of(terms)
+    packed, k = layout.pack(signs), torch.arange(terms)
+    span = 8 * layout.width
+    byte, bit = k // span * layout.width + k % layout.width, k % span // layout.width
+    assert torch.equal((packed[:, byte].int() >> bit) & 1, (signs > 0).int())
+    assert packed.numel() * 8 - signs.numel() == rows * (8 * layout.stride - terms)
+
+
+def test_flips_reach_every_copy_of_the_signs():
+    (_, (net, engine)), *_ = train_both("wide-w")
+    kept = [(fast.kernel.clone(), fast.packed.memory.clone()) for fast in engine.couplings[1:]]
+    for coupling, fast, (kernel, memory) in zip(
+        net.couplings[1:], engine.couplings[1:], kept, strict=True
+    ):
+        fast.refresh()
+        assert torch.equal(kernel.float(), coupling.signs)
+        assert torch.equal(memory, fast.packed.memory)
+
+
 @pytest.mark.parametrize(("kind", "tolerance"), [("thin-w", 3e-3), ("dense-wa", 0.05)])
 def test_a_phase_ends_once_it_has_settled(kind: str, tolerance: float):
     """After the same number of steps as the reference, at the same states."""
@@ -189,10 +234,14 @@ def test_many_mini_batches_at_once_are_the_same_as_one_by_one(kind: str):
 
 @pytest.mark.parametrize("steps", [1, 2, 5, 6])
 def test_two_colours_of_layers_relax_as_all_layers_at_once(steps: int):
-    net, engine = build("dense-w", CudaEngine)
+    torch.manual_seed(7)
+    chain = [Dense(64, 33, binary=False), Dense(33, 16, binary=False), Dense(16, 4, binary=False)]
+    net = Network((1, 8, 8), chain, classes=4).to(DEVICE)
+    learning = EquilibriumPropagation(steps, 4, 0.3)
+    engine = CudaEngine(net, learning, assign_optimizers(net, lr_weight=0.1, lr_bias=0.1))
     relaxer = engine.relaxer
     assert isinstance(relaxer, Stepwise)
-    relaxer.learning = replace(relaxer.learning, free_steps=steps)
+    engine._take_up()
     x = torch.randint(256, (5, 1, 8, 8), generator=torch.Generator().manual_seed(0)).byte()
     with torch.no_grad():
         x = net.check(x.to(DEVICE))
@@ -317,14 +366,13 @@ def test_binary_recipes_are_exact(name: str, batch: int):
     ("name", "least"),
     [
         ("mnist-1fc-w", [0.999, 0.999]),
-        # Through two wide layers the nudge arrives small against float16's steps.
-        ("mnist-2fc-w", [0.995, 0.998, 0.999]),
+        ("mnist-2fc-w", [0.999, 0.999, 0.999]),
         # Where two places of a pool are as good as equal, rounding decides which wins, and with it
         # where the layer below is driven: no precision but the reference's own gives its gradients.
         ("mnist-conv-w", [0.0, 0.0, 0.999]),
     ],
 )
-def test_real_recipes_agree_within_float16(name: str, least: list[float]):
+def test_real_recipes_agree(name: str, least: list[float]):
     (net, engine), (other, fast) = recipe_pair(name, 1, 64)
     assert fast.collect().loss == pytest.approx(engine.collect().loss, rel=2e-3)
     for one, two, bound in zip(net.couplings, other.couplings, least, strict=True):

@@ -3,7 +3,7 @@
 from binep.couplings import Coupling
 from binep.network import Network
 
-SUM_BITS = 30  # of int32
+SUM_BITS = 31  # of int32, less its sign
 MOST_BITS = 22  # float32 holds an activity to 24
 
 

@@ -10,31 +10,32 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from binep.dynamics import Prototypical
+from binep.engines.cuda.couplings import FastDense
 from binep.engines.cuda.deltas import product_kernel, send_kernel
+from binep.engines.cuda.packing import Layout, pack_together, padded
 from binep.engines.cuda.phases import Phase, Relaxing, all_dense, power_of_two
 from binep.engines.units import sent_units
 from binep.network import Network
 from binep.neurons import HardSigmoid
 
-ALIGNMENT = 16  # bytes that are read at once
-OUTPUTS = 128  # of a tile of a dense product
-TERMS = 2048  # of a tile at most: halves of wide products run side by side
+OUTPUTS = 128  # of a tile
 WIDEST = 8192  # neurons of a layer that fit into the registers of a program
 
 
 class Tile(NamedTuple):
-    """What one program of `product_kernel` adds up: some outputs, over a range of terms.
+    """What one program of `product_kernel` adds up: some outputs, over a part of the terms.
 
     Attributes:
-        source: first neuron that sends. weights: entry of the first output's row.
-        stride: from row to row. plane, target: where the first sum goes. outputs: how many.
+        source, terms: first neuron that sends, and how many.
+        weights, stride, width: first byte of the first output's row, bytes from row to row, bytes
+            of the part. plane, target, outputs: where the first sum goes, and how many.
     """
 
     source: int
+    terms: int
     weights: int
     stride: int
-    begin: int
-    end: int
+    width: int
     plane: int
     target: int
     outputs: int
@@ -47,7 +48,7 @@ class Traffic:
     state: Tensor
     sent: Tensor
     delta: Tensor
-    shifts: Tensor
+    headers: Tensor
     up: Tensor
     down: Tensor
 
@@ -63,7 +64,13 @@ class Deltas(Relaxing):
         self.sizes = [shape[0] for shape in self.network.layer_shapes]
         *self.offsets, self.total = accumulate(map(padded, self.sizes), initial=0)
         self.units = sent_units(self.network)
-        self._share_signs()
+        self.unit_values = torch.tensor(self.units, device=self.device)
+        # One kernel reads all couplings between layers that relax.
+        inner = [fast for fast in self.couplings[1:] if isinstance(fast, FastDense)]
+        shapes = [(fast.coupling.above, fast.coupling.below) for fast in inner]
+        self.packed = pack_together(shapes, self.device)
+        for fast, packed in zip(inner, self.packed, strict=True):
+            fast.packed, fast.turned = packed, None
         self._make_tiles()
 
     @staticmethod
@@ -77,50 +84,39 @@ class Deltas(Relaxing):
             and isinstance(network.dynamics, Prototypical)
         )
 
-    def _share_signs(self) -> None:
-        """All couplings lie in one array, so that one kernel reads them, padded with zeros."""
-        shapes = [tuple(fast.kernel.shape) for fast in self.couplings[1:]]
-        counts = [padded(above) * padded(below) for above, below in shapes]
-        self.signs = torch.zeros(2 * sum(counts), dtype=torch.int8, device=self.device)
-        *self.entries, _ = accumulate((2 * count for count in counts), initial=0)
-        halves = self.signs.split([count for count in counts for _ in range(2)])
-        for n, ((above, below), fast) in enumerate(zip(shapes, self.couplings[1:], strict=True)):
-            rows, columns = halves[2 * n : 2 * n + 2]
-            fast.kernel = rows.view(padded(above), -1)[:above, :below]
-            fast.turned = columns.view(padded(below), -1)[:below, :above]
-
     def _make_tiles(self) -> None:
         """What the programs of `product_kernel` do, and where `send_kernel` finds their sums."""
-        parts = [-(-size // TERMS) for size in self.sizes]
+        parts = [Layout.of(size).parts for size in self.sizes]
         self.down_plane = max(parts[:-1])
         self.planes = self.down_plane + max(parts[1:])
         tiles: list[Tile] = []
-        for n, entry in enumerate(self.entries):
-            tiles += self._tiles(n, n + 1, entry, 0)
-            transposed = entry + padded(self.sizes[n]) * padded(self.sizes[n + 1])
-            tiles += self._tiles(n + 1, n, transposed, self.down_plane)
+        for n, packed in enumerate(self.packed):
+            tiles += self._tiles(n, n + 1, packed.up_at, packed.up, 0)
+            tiles += self._tiles(n + 1, n, packed.down_at, packed.down, self.down_plane)
         # The longest first, so that none is begun last.
-        tiles.sort(key=lambda tile: tile.begin - tile.end)
+        tiles.sort(key=lambda tile: -tile.terms)
         self.tiles = torch.tensor(tiles, dtype=torch.int32, device=self.device)
         ups, downs = [0, *parts[:-1]], [*parts[1:], 0]
         rows = zip(map(padded, self.sizes), self.offsets, ups, downs, strict=True)
         self.table = torch.tensor(list(rows), dtype=torch.int32, device=self.device)
 
-    def _tiles(self, source: int, target: int, weights: int, plane: int) -> list[Tile]:
+    def _tiles(
+        self, source: int, target: int, weights: int, layout: Layout, plane: int
+    ) -> list[Tile]:
         """The product of one coupling in one direction."""
-        terms, outputs = padded(self.sizes[source]), padded(self.sizes[target])
+        terms, outputs, span = padded(self.sizes[source]), padded(self.sizes[target]), layout.width
         return [
             Tile(
-                source=self.offsets[source],
-                weights=weights + start * terms,
-                stride=terms,
-                begin=begin,
-                end=min(begin + TERMS, terms),
+                source=self.offsets[source] + part * 8 * span,
+                terms=min(8 * span, terms - part * 8 * span),
+                weights=weights + start * layout.stride + part * span,
+                stride=layout.stride,
+                width=span,
                 plane=plane + part,
                 target=self.offsets[target] + start,
                 outputs=min(OUTPUTS, outputs - start),
             )
-            for part, begin in enumerate(range(0, terms, TERMS))
+            for part in range(layout.parts)
             for start in range(0, outputs, OUTPUTS)
         ]
 
@@ -138,15 +134,15 @@ class Deltas(Relaxing):
     def _begin(self, batch: int) -> Traffic:
         """t = 0. All neurons start alike: what they first send is one number, sent exactly."""
 
-        def room(dtype: torch.dtype, width: int = self.total) -> Tensor:
-            return torch.zeros(batch, width, dtype=dtype, device=self.device)
+        def room(dtype: torch.dtype, *shape: int) -> Tensor:
+            return torch.zeros(batch, *shape or (self.total,), dtype=dtype, device=self.device)
 
         integer, initial = torch.int32, self.network.initial_state
         start = Traffic(
             state=room(torch.float32).fill_(initial),
             sent=room(integer),
             delta=room(torch.int8),
-            shifts=room(integer, len(self.sizes)),
+            headers=room(integer, len(self.sizes), 2),
             up=room(integer),
             down=room(integer),
         )
@@ -155,7 +151,8 @@ class Deltas(Relaxing):
             shift = max(0, whole.bit_length() - 7)
             if whole:
                 layer = slice(self.offsets[n], self.offsets[n] + self.sizes[n])
-                start.shifts[:, n] = shift
+                start.headers[:, n, 0] = shift
+                start.headers[:, n, 1] = self.sizes[n] * (whole >> shift)
                 start.delta[:, layer] = whole >> shift
                 start.sent[:, layer] = whole >> shift << shift
         return start
@@ -176,25 +173,25 @@ class Deltas(Relaxing):
         (moving[0] if labels is None else moving).fill_(1)
         sums = torch.empty(self.planes, batch, self.total, dtype=integer, device=self.device)
         changes = torch.zeros(batch, layers, device=self.device)
-        shifts, new_shifts = now.shifts, torch.empty_like(now.shifts)
+        headers, new_headers = now.headers, torch.empty_like(now.headers)
         gains, down_gains, bias = self._scales()
-        units = torch.tensor(self.units, device=self.device)
         drive = F.pad(first, (0, padded(first.shape[1]) - first.shape[1]))
         rows = min(64, max(16, power_of_two(batch)))
         for t in range(steps):
             product_kernel[(len(self.tiles), -(-batch // rows))](
                 now.delta,
-                self.signs,
+                self.packed[0].memory,
                 sums,
                 self.tiles,
                 moving[t],
                 batch,
                 self.total,
+                INTERPRETED=self.device.type == "cpu",
                 ROWS=rows,
                 OUTPUTS=OUTPUTS,
                 DEPTH=128,
                 num_warps=8,
-                num_stages=3,
+                num_stages=4,
             )
             send_kernel[(batch, layers)](
                 drive,
@@ -204,19 +201,18 @@ class Deltas(Relaxing):
                 gains,
                 down_gains,
                 bias,
-                units,
+                self.unit_values,
                 now.state,
                 now.sent,
                 now.delta,
-                shifts,
-                new_shifts,
+                headers,
+                new_headers,
                 self.table,
-                shifts if labels is None else labels,
+                headers if labels is None else labels,
                 self.beta,
                 now.state if rest is None else rest,
                 changes,
                 moving[t],
-                moving[t + 1],
                 batch,
                 self.total,
                 self.network.per_class,
@@ -230,8 +226,8 @@ class Deltas(Relaxing):
                 BLOCK=power_of_two(max(self.sizes)),
                 num_warps=16 if max(self.sizes) > 2048 else 4,
             )
-            shifts, new_shifts = new_shifts, shifts
-        now.shifts = shifts
+            headers, new_headers = new_headers, headers
+        now.headers = headers
         layer_states = [
             now.state[:, offset : offset + size]
             for offset, size in zip(self.offsets, self.sizes, strict=True)
@@ -251,7 +247,3 @@ class Deltas(Relaxing):
             if coupling.bias is not None:
                 bias[offset : offset + len(coupling.bias)] = coupling.bias.detach()
         return torch.stack([none, *ups]), torch.stack([*downs, none]), bias
-
-
-def padded(size: int) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT

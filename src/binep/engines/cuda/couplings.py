@@ -18,6 +18,7 @@ from binep.engines.cuda.conv_events import (
 )
 from binep.engines.cuda.convolving import conv_kernel, pool_kernel, unpool_kernel
 from binep.engines.cuda.kernels import BLOCK
+from binep.engines.cuda.packing import PackedSigns
 from binep.network import Network
 
 DIGIT_BITS = 10
@@ -58,6 +59,7 @@ class FastDense:
         self.turned: Tensor | None = None
         if dtype == torch.int8:
             self.turned = torch.empty_like(kernel.T.contiguous(), dtype=dtype)
+        self.packed: PackedSigns | None = None
 
     def begin(self) -> None:
         """Nothing to prepare for a mini-batch."""
@@ -70,6 +72,8 @@ class FastDense:
         self.kernel.copy_(kernel)
         if self.turned is not None:
             self.turned.copy_(kernel.T)
+        if self.packed is not None:
+            self.packed.refresh(kernel)
 
     def up(self, below: Tensor) -> tuple[Tensor, None]:
         return product(flat(below), self.kernel.T), None

@@ -19,44 +19,60 @@ import triton.language as tl
 @triton.jit
 def product_kernel(
     delta,  # int8, (batch, total)
-    signs,  # int8: kernels of all dense couplings and their transposes, by rows of terms
+    signs,  # uint8: all couplings, see `packing`
     sums,  # int32, (planes, batch, total): a plane for each part of the terms
     tiles,  # int32, (programs, 8): see `by_deltas.Tile`
     moving,  # int32, (1,): whether anything was sent in the step before
     batch,
     total,
+    INTERPRETED: tl.constexpr,
     ROWS: tl.constexpr,
     OUTPUTS: tl.constexpr,
     DEPTH: tl.constexpr,
 ):
-    """All dense products of a step, up and down: a tile of outputs, a part of the terms each."""
+    """Sums over those synapses that are +1; a tile of outputs and a part of the terms each."""
     if tl.load(moving) == 0:
         return
     tile = tiles + tl.program_id(0) * 8
-    source, weights, stride = tl.load(tile), tl.load(tile + 1), tl.load(tile + 2)
-    begin, end = tl.load(tile + 3), tl.load(tile + 4)
-    plane, target, outputs = tl.load(tile + 5), tl.load(tile + 6), tl.load(tile + 7)
-    source, weights = tl.multiple_of(source, 16), tl.multiple_of(weights, 16)
-    stride, begin = tl.multiple_of(stride, 16), tl.multiple_of(begin, 16)
-    end = tl.multiple_of(end, 16)
-    target, outputs = tl.multiple_of(target, 16), tl.multiple_of(outputs, 16)
+    source, terms = tl.multiple_of(tl.load(tile), 16), tl.multiple_of(tl.load(tile + 1), 16)
+    weights, stride = tl.multiple_of(tl.load(tile + 2), 16), tl.multiple_of(tl.load(tile + 3), 16)
+    width, plane = tl.multiple_of(tl.load(tile + 4), 16), tl.load(tile + 5)
+    target, outputs = tl.multiple_of(tl.load(tile + 6), 16), tl.multiple_of(tl.load(tile + 7), 16)
     n, r = tl.arange(0, OUTPUTS), tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     found = tl.zeros((OUTPUTS, ROWS), tl.int32)
-    for start in range(begin, end, DEPTH):
-        k = start + tl.arange(0, DEPTH)
-        w = tl.load(
-            signs + weights + n[:, None] * stride + k[None, :],
-            mask=(n < outputs)[:, None] & (k < end)[None, :],
+    for start in range(0, width, DEPTH):
+        j = start + tl.arange(0, DEPTH)
+        eight = tl.load(
+            signs + weights + n[:, None] * stride + j[None, :],
+            mask=(n < outputs)[:, None] & (j < width)[None, :],
             other=0,
         )
-        d = tl.load(
-            delta + source + r[:, None] * total + k[None, :],
-            mask=(r < batch)[:, None] & (k < end)[None, :],
-            other=0,
-        )
-        found = tl.dot(w, tl.trans(d), found, out_dtype=tl.int32)
+        for b in range(tl.cdiv(terms, width)):
+            k = b * width + j
+            d = tl.load(
+                delta + source + r[:, None] * total + k[None, :],
+                mask=(r < batch)[:, None] & ((j < width) & (k < terms))[None, :],
+                other=0,
+            )
+            w = _bit(eight, b, INTERPRETED)
+            found = tl.dot(w, tl.trans(d), found, out_dtype=tl.int32)
     place = sums + target + plane * batch * total + r[None, :] * total + n[:, None]
     tl.store(place, found, mask=(n < outputs)[:, None] & (r < batch)[None, :])
+
+
+@triton.jit
+def _bit(eight, b, INTERPRETED: tl.constexpr):
+    """Bit b of each byte, as int8; four bytes at a time, which Triton does not do by itself."""
+    if INTERPRETED:
+        return ((eight >> b) & 1).to(tl.int8)
+    return tl.inline_asm_elementwise(
+        "shr.u32 $0, $1, $2; and.b32 $0, $0, 0x01010101;",
+        "=r,r,r,r,r,r",
+        [eight, b + tl.zeros_like(eight).to(tl.int32)],
+        dtype=tl.int8,
+        is_pure=True,
+        pack=4,
+    )
 
 
 @triton.jit
@@ -72,15 +88,14 @@ def send_kernel(
     state,  # f32, (batch, total), changed
     sent,  # int32, (batch, total), changed
     delta,  # int8, (batch, total): what to send
-    shifts,  # int32, (batch, LAYERS): of what came
-    new_shifts,  # int32, (batch, LAYERS): of what is sent now
+    headers,  # int32, (batch, LAYERS, 2): shift and sum of the differences that came
+    new_headers,  # of those that are sent now
     table,  # int32, (LAYERS, 4): a layer's padded size, its first neuron, planes up and down
     labels,  # int64, (batch,), if NUDGED
     beta,  # f32, (1,), signed
     rest,  # f32, (batch, total): s* that a constant nudge pulls at
     change,  # f32, (batch, LAYERS): the largest, if MEASURED
-    moving,  # int32, (1,): whether anything was sent in the step before
-    moving_next,  # the same for this step
+    moving,  # int32: whether anything was sent in the step before; 4 later, whether in this one
     batch,
     total,
     per_class,
@@ -107,20 +122,16 @@ def send_kernel(
     if layer == 0:
         drive = tl.load(first + sample * size + i, mask=inside, other=0.0)
     else:
-        by = tl.load(shifts + sample * LAYERS + layer - 1)
-        came = tl.zeros((BLOCK,), tl.int32)
-        for p in range(up_planes):
-            came += tl.load(sums + p * plane + at, mask=inside, other=0)
-        came = tl.load(up + at, mask=inside, other=0) + (came << by)
+        header = headers + (sample * LAYERS + layer - 1) * 2
+        came = _arrived(sums + at, 0, up_planes, plane, header, inside, BLOCK)
+        came += tl.load(up + at, mask=inside, other=0)
         tl.store(up + at, came, mask=inside)
         drive = tl.load(gains + layer) * came.to(tl.float32)
         drive += tl.load(bias + offset + i, mask=inside, other=0.0)
     if layer < LAYERS - 1:
-        by = tl.load(shifts + sample * LAYERS + layer + 1)
-        came = tl.zeros((BLOCK,), tl.int32)
-        for p in range(DOWN, DOWN + down_planes):
-            came += tl.load(sums + p * plane + at, mask=inside, other=0)
-        came = tl.load(down + at, mask=inside, other=0) + (came << by)
+        header = headers + (sample * LAYERS + layer + 1) * 2
+        came = _arrived(sums + at, DOWN, DOWN + down_planes, plane, header, inside, BLOCK)
+        came += tl.load(down + at, mask=inside, other=0)
         tl.store(down + at, came, mask=inside)
         drive += tl.load(down_gains + layer) * came.to(tl.float32)
     s = tl.minimum(tl.maximum(drive, 0.0), 1.0)
@@ -136,15 +147,30 @@ def send_kernel(
         tl.store(change + sample * LAYERS + layer, tl.max(tl.where(inside, moved, 0.0), 0))
     tl.store(state + at, s, mask=inside)
     a = tl.where(inside, tl.minimum(tl.maximum(s, 0.0), 1.0), 0.0)
-    difference = (a * tl.load(units + layer) - before.to(tl.float32)).to(tl.int32)
+    wanted = a * tl.load(units + layer) - before.to(tl.float32)
+    if NUDGED:
+        # It does not last until all is silent, and what it changes is small: round to the nearest.
+        wanted = tl.floor(wanted + 0.5)
+    difference = wanted.to(tl.int32)
     largest = tl.max(tl.abs(difference), 0)
     shift = _shift(largest)
     d = (difference + ((1 << shift) >> 1)) >> shift
     tl.store(sent + at, before + (d << shift), mask=inside)
     tl.store(delta + at, d.to(tl.int8), mask=inside)
-    tl.store(new_shifts + sample * LAYERS + layer, shift)
+    header = new_headers + (sample * LAYERS + layer) * 2
+    tl.store(header, shift)
+    tl.store(header + 1, tl.sum(d, 0))
     if largest > 0:
-        tl.store(moving_next, 1)
+        tl.store(moving + 4, 1)
+
+
+@triton.jit
+def _arrived(sums, begin, end, plane, header, inside, BLOCK: tl.constexpr):
+    """What differences add up to: twice those that met +1, less all of them."""
+    came = tl.zeros((BLOCK,), tl.int32)
+    for p in range(begin, end):
+        came += tl.load(sums + p * plane, mask=inside, other=0)
+    return (2 * came - tl.load(header + 1)) << tl.load(header)
 
 
 @triton.jit

@@ -102,8 +102,13 @@ def learn_kernel(
     signs,  # f32, (above, below): the parameter
     kernel,  # its copy that products read
     turned,  # the copy's transpose
-    kernel_stride,
-    turned_stride,
+    packed,  # int32: bits of all couplings, see `packing`
+    up_at,  # the first byte of this one's, by rows
+    up_width,
+    up_stride,
+    down_at,  # and by columns
+    down_width,
+    down_stride,
     momentum,  # f32: m / decay
     rates,  # f32, (3,): gamma / decay, tau / decay, contrasts above which an entry is touched
     flips,  # int64, (1,)
@@ -118,6 +123,7 @@ def learn_kernel(
     SPREAD: tl.constexpr,
     SPARSE: tl.constexpr,
     TURN: tl.constexpr,
+    PACKED: tl.constexpr,
     PERMUTED: tl.constexpr,
     SCALE: tl.constexpr,
     ROWS: tl.constexpr,
@@ -150,7 +156,7 @@ def learn_kernel(
     direction = tl.where(tl.load(beta) < 0, -1.0, 1.0)
     contrast = total * (direction / SPREAD)
     inside = (i < above)[:, None] & (j < below)[None, :]
-    index = i[:, None] * kernel_stride + j[None, :]
+    index = i[:, None] * below + j[None, :]
     # Products read an image below channels last; the parameter numbers it channels first.
     column = j % channels * positions + j // channels if PERMUTED else j
     place = i[:, None] * below + column[None, :]
@@ -168,12 +174,23 @@ def learn_kernel(
         tl.store(signs + place, -w, mask=flip)
         tl.store(kernel + index, (-w).to(kernel.dtype.element_ty), mask=flip)
         if TURN:
-            across = j[None, :] * turned_stride + i[:, None]
+            across = j[None, :] * above + i[:, None]
             tl.store(turned + across, (-w).to(turned.dtype.element_ty), mask=flip)
+        if PACKED:
+            _toggle(packed, up_at + i[:, None] * up_stride, j[None, :], up_width, flip)
+            _toggle(packed, down_at + j[None, :] * down_stride, i[:, None], down_width, flip)
         tl.atomic_add(flips, found.to(tl.int64))
     if SCALE:
         product = tl.where(inside, w * contrast, 0.0).to(tl.float64)
         tl.store(contracted + program, tl.sum(tl.sum(product, 1), 0))
+
+
+@triton.jit
+def _toggle(words, row, term, width, flip):
+    """Toggle the bits of some terms of the rows that begin at these bytes."""
+    byte = row + term // (8 * width) * width + term % width
+    bit = byte % 4 * 8 + term % (8 * width) // width
+    tl.atomic_xor(words + byte // 4, tl.full(flip.shape, 1, tl.int32) << bit, mask=flip)
 
 
 @triton.jit
