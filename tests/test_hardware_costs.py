@@ -87,6 +87,13 @@ def test_operations_of_bits_by_hand():
     assert found.stored_bits == 1
 
 
+def test_centered_nudges_take_two_nudged_phases():
+    small = ["digits-1fc-wa", "network.dense=[24]", "learning.nudged_steps=3"]
+    found = [count(*small, f"learning.sign={sign}") for sign in ("positive", "centered")]
+    one, both = ({each.what: each.operations for each in report.work} for report in found)
+    assert both["training sample"] == one["training sample"] + one["step"] * 3
+
+
 def test_operations_of_a_convolution_by_hand():
     """1-4 channels, 5x5 kernels, padded: 64 positions of 8x8, used at every one."""
     recipe = recipes.load("digits-conv-wa", ["network.conv=[4]", "network.per_class=2"])

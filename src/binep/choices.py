@@ -19,10 +19,10 @@ from binep.data import load as load_dataset
 from binep.engines.select import select_device
 from binep.errors import BinepError
 from binep.figures import DASH, Spread, duration
-from binep.files import make_folder, write_whole
+from binep.files import make_folder
 from binep.recipe import Recipe
 from binep.report import changes, settings
-from binep.results import read_json, rounded, without_none
+from binep.results import read_json, rounded, without_none, write_json
 
 FORMAT = "binep choice 1"
 VALIDATION = 5000  # images, where the training set is large enough
@@ -225,9 +225,7 @@ def write_choice(choice: Choice, path: Path) -> None:
             f'"trials": [\n{trials}\n]}}'
         )
     head = {"format": FORMAT, "question": choice.question, "epochs": choice.epochs}
-    lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
-    lines.append('"variants": [\n' + ",\n".join(variants) + "\n]")
-    write_whole(path, "{\n" + ",\n".join(lines) + "\n}\n")
+    write_json(path, head, "variants", variants)
 
 
 def read_choice(path: Path) -> Choice:

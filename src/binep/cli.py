@@ -624,7 +624,7 @@ def hardware(
     costs: Annotated[
         Path | None, typer.Option(help="TOML file with the energy of each operation.")
     ] = None,
-    images: Annotated[int, typer.Option(help="Images that activity is measured on.")] = 100,
+    images: Annotated[int, typer.Option(help="Test images to measure on.")] = 100,
     sweep: Annotated[
         Path | None,
         typer.Option(help="Instead: error against each imperfection; folder for the figure."),

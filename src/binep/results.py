@@ -68,11 +68,20 @@ def write_result(run: Run, to: str | Path) -> Path:
             f"{len(run.metrics)}: remove it if it should be replaced"
         )
     head = {"format": FORMAT, "record": run.record, "recipe": without_none(asdict(run.recipe))}
-    lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
-    metrics = ",\n".join(json.dumps(rounded(line)) for line in run.metrics)
-    lines.append(f'"metrics": [\n{metrics}\n]' if metrics else '"metrics": []')
-    write_whole(path, "{\n" + ",\n".join(lines) + "\n}\n")
+    write_json(path, head, "metrics", [json.dumps(rounded(line)) for line in run.metrics])
     return path
+
+
+def write_json(path: Path, head: dict[str, Any], name: str, items: list[str]) -> None:
+    """Write an object in JSON whose changes can be read: a line a key, and a line an item.
+
+    Args:
+        head: all keys but the last. name: the last key, of a list. items: of that list, as JSON.
+    """
+    lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
+    listed = "\n" + ",\n".join(items) + "\n" if items else ""
+    lines.append(f"{json.dumps(name)}: [{listed}]")
+    write_whole(path, "{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def without_none(table: dict[str, Any]) -> dict[str, Any]:
