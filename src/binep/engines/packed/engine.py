@@ -68,7 +68,7 @@ class PackedEngine:
         # Only convolutions of the input are left to torch's own threads.
         self.own_threads = all(isinstance(coupling, Dense) for coupling in network.couplings)
         neurons = self._layout.cells
-        self._synapses = Synapses(self._bits, *(np.zeros(neurons, np.float32) for _ in range(4)))
+        self._synapses = Synapses(self._bits, *(np.zeros(neurons, np.float32) for _ in range(3)))
 
     # --- what every engine offers ---------------------------------------------------------------
 
@@ -299,7 +299,7 @@ class PackedEngine:
             columns = np.empty(0, np.int64) if conv else self._layout.columns(n)
             taps = int(wiring.kernel[n] ** 2)
             flips += sum(run_shares(learn.flip_share, bopping, columns, taps))
-        self._tested[n] = (momentum.data_ptr(), momentum._version), float(np.float32(bound))
+        self._tested[n] = ((momentum.data_ptr(), momentum._version), float(np.float32(bound)))
         state["flips"] += int(flips)
         rule = coupling.synapses.scale_factor.double() * factor  # type: ignore[union-attr]
         overlap = torch.from_numpy(overlaps).double()
@@ -435,6 +435,7 @@ def _motion(network: Network) -> Motion:
         slope=slope,
         windowed=not (listening and slope == 1),
         initial=np.float32(network.initial_state),
+        below=np.nextafter(threshold, np.float32(-np.inf)),
     )
 
 

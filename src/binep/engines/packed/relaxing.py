@@ -7,7 +7,8 @@ position padded to whole words of 64 channels. Sums over bits are counts of posi
 
 so that a bit that changes adds or subtracts one row of packed weights. Rows are added upright, by
 carry-save adders, and read out once a step. Between changes of bits neurons are independent of each
-other: as long as none changes, each is stepped on its own (`_coast`).
+other. One whose bit cannot change before its drive does rests, and catches up with its steps, all
+in one go, when the drive changes or its state is asked for.
 """
 
 from typing import Any, NamedTuple
@@ -20,9 +21,11 @@ from binep.engines.packed.simd import (
     add_eight_rows,
     add_where,
     advance_free,
+    advance_many,
     advance_nudged,
     advance_windowed,
     expand,
+    inclined,
     largest_change,
     lowest,
     popcount,
@@ -32,7 +35,11 @@ Array = Any
 
 # Binary digits of the largest sum: float32 holds integers below 2**24.
 LEVELS = 25
-_FIRST_HORIZON = 4
+_FOREVER = 1 << 62
+# Cycles that 512 bits take, and a row of them besides: to compare with others and count, and to be
+# added to counters. Only their ratios matter, and roughly.
+_COMPARE, _COMPARE_ROW = 3, 20
+_ADD, _ADD_ROW = 4, 14
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 _NONE = np.uint64(0)
 
@@ -81,20 +88,19 @@ class Synapses(NamedTuple):
     Attributes:
         bits: [w > 0] of all couplings in both directions, packed; it begins with a row of zeros.
         gain: scale of the coupling from below, a neuron. bias: a neuron.
-        gain_down: scale of the dense coupling to the layer above, a neuron. zero: no bias.
+        gain_down: scale of the dense coupling to the layer above, a neuron.
     """
 
     bits: Array
     gain: Array
     bias: Array
     gain_down: Array
-    zero: Array
 
 
 class Motion(NamedTuple):
     """`s <- clamp(keep s + take (rho'(s) drive + nudge), 0, 1)`, in float32.
 
-    `windowed`: whether `rho'` is anything but 1. `live`: beta of a live nudge.
+    `windowed`: whether `rho'` is anything but 1. `below`: the largest number below the threshold.
     """
 
     keep: Any
@@ -104,6 +110,7 @@ class Motion(NamedTuple):
     slope: Any
     windowed: bool
     initial: Any
+    below: Any
 
 
 class Sample(NamedTuple):
@@ -113,7 +120,7 @@ class Sample(NamedTuple):
         s: states. ahead: states some steps on. bits: packed activity, (words,).
         drive: up + down. up, down: drives from below and from above.
         active: bits that are 1, (layers,).
-        events, event_count: neurons whose bit changed in the last step, layer by layer.
+        flipped, event_count: the bits that changed in the last step, (words,); how many, (layers,).
         counts: positive synapses from active neurons below, int32, a map position and channel.
         present: active bits in the window of a map position, int32.
         held: positive synapses from active neurons above of a dense coupling, int32.
@@ -122,6 +129,10 @@ class Sample(NamedTuple):
         switches: the map position that each neuron's pool has chosen. placed: the one from which
             it now contributes to `tug`, or -1. lit: the bits of those that do, (words,).
         pull, target: the constant nudge and the target of the top layer, (top,).
+        awake: whether a word of neurons is stepped every time, (words,). reached: up to which step
+            one that rests has been taken; `_FOREVER` if it has come to a standstill. fresh: layers
+            whose drives are changing, (layers,).
+        digits: the pixels that are not 0, see `_list_digits`.
         planes, rows, inverted, dirty, before, tags, flags, bounds: workspace.
     """
 
@@ -132,7 +143,7 @@ class Sample(NamedTuple):
     up: Array
     down: Array
     active: Array
-    events: Array
+    flipped: Array
     event_count: Array
     counts: Array
     present: Array
@@ -144,6 +155,10 @@ class Sample(NamedTuple):
     lit: Array
     pull: Array
     target: Array
+    awake: Array
+    reached: Array
+    fresh: Array
+    digits: Array
     planes: Array
     rows: Array
     inverted: Array
@@ -272,7 +287,7 @@ def _add_rows(matrix, rows, inverted, count, words, planes, base, waiting):
             )
             add_eight_rows(planes, 2 * base * words + w, 2 * words, eights + w, matrix, shifted, m)
         while busy:
-            at, wait, carry = 2 * level * words, (2 * level + 1) * words, 2 * LEVELS * words
+            at, wait, carry = (2 * level * words, (2 * level + 1) * words, 2 * LEVELS * words)
             waiting &= ~(1 << level)
             level += 1
             busy = (waiting >> level) & 1
@@ -316,20 +331,6 @@ def _count_rows(matrix, sample, count, words, counts, at, offset):
         expand(planes, w, 2 * words, levels, counts, at + 64 * w, offset)
 
 
-@inner
-def _scale(counts, at, active, gain, bias, to, first, count):
-    """`to[j] = gain_j (2 count_j - active) + bias_j`, each operation rounded to float32."""
-    end, active = first + count, np.int32(active)
-    positive, gain, bias, to = (
-        counts[at : at + count],
-        gain[first:end],
-        bias[first:end],
-        to[first:end],
-    )
-    for j in range(len(to)):
-        to[j] = gain[j] * np.float32(np.int32(2) * positive[j] - active) + bias[j]
-
-
 # --- drives -------------------------------------------------------------------------------------
 
 
@@ -356,20 +357,50 @@ def _list_events(wiring, sample, layer, matrix_at, words):
     Since `-b = (1 - b) - 1`, subtracting a row is adding its inverse and subtracting one; returns
     how many rows there are and how many are inverted.
     """
-    count, fallen = sample.event_count[layer], 0
+    count, fallen = 0, 0
     first = wiring.start[layer]
-    for n in range(count):
-        j = sample.events[first + n]
-        on = (sample.bits[j // 64] >> np.uint64(j % 64)) & np.uint64(1)
-        sample.rows[n] = matrix_at + (j - first) * words
-        sample.inverted[n] = _NONE if on else _ALL
-        fallen += 0 if on else 1
+    for word in range(first // 64, wiring.start[layer + 1] // 64):
+        rest, now = sample.flipped[word], sample.bits[word]
+        while rest:
+            bit = lowest(rest)
+            rest &= rest - np.uint64(1)
+            on = (now >> np.uint64(bit)) & np.uint64(1)
+            sample.rows[count] = matrix_at + (64 * word + bit - first) * words
+            sample.inverted[count] = _NONE if on else _ALL
+            fallen += 0 if on else 1
+            count += 1
     return count, fallen
 
 
 @inner
-def _sum_dense(wiring, synapses, sample, layer, matrix_at, words, counts, at, anew):
-    """Bring the counts of a dense coupling up to date with a layer: by events, or from nothing."""
+def _count_common(bits, first, matrix, row, words):
+    """How many bits are 1 in both of two rows of words."""
+    one, other = bits[first : first + words], matrix[row : row + words]
+    total = np.uint64(0)
+    for w in range(len(one)):
+        total += popcount(one[w] & other[w])
+    return np.int32(total)
+
+
+@inner
+def _sum_dense(wiring, synapses, sample, layer, matrix_at, words, across, counts, at, anew):
+    """Bring the counts of a dense coupling up to date with a layer: by events, or from nothing.
+
+    From nothing either by rows of active neurons, `words` long, or, where that is less work, by
+    comparing the layer's bits with the rows `across` that run over it: those of which neurons,
+    their first word in the packed weights, and their length there.
+    """
+    few = min(sample.active[layer], sample.event_count[layer])
+    if anew:
+        few = sample.active[layer]
+    targets, across_at, across_words = across
+    length = (wiring.start[layer + 1] - wiring.start[layer]) // 64
+    if targets * (length // 8 * _COMPARE + _COMPARE_ROW) < few * (words // 8 * _ADD + _ADD_ROW):
+        first = wiring.start[layer] // 64
+        for i in range(targets):
+            row = across_at + i * across_words
+            counts[at + i] = _count_common(sample.bits, first, synapses.bits, row, length)
+        return
     if anew or sample.active[layer] < sample.event_count[layer]:
         _fill(counts, at, at + 64 * words, 0)
         count, fallen = _list_active(wiring, sample, layer, matrix_at, words), 0
@@ -388,13 +419,14 @@ def _sort_events(wiring, sample, link, anew):
     """
     below, words = link - 1, wiring.up_words[link]
     first, cells = wiring.start[below], 64 * wiring.words[below]
-    count = sample.event_count[below]
     if anew:
         count = _list_active(wiring, sample, below, 0, 1)
+    else:
+        count, _ = _list_events(wiring, sample, below, 0, 1)
     place, begin = 0, 0
     sample.bounds[0] = 0
     for n in range(count):
-        j = sample.rows[n] if anew else sample.events[first + n] - first
+        j = sample.rows[n]
         while j >= begin + cells:
             place += 1
             begin += cells
@@ -443,7 +475,7 @@ def _sum_conv(wiring, synapses, sample, link, anew):
 @inner
 def _pool(wiring, synapses, sample, link):
     """`up = gain max(sums) + bias` and its switches; the first of equal sums in row-major order."""
-    pool, wide, cells = wiring.pool[link], 64 * wiring.up_words[link], 64 * wiring.words[link]
+    pool, wide, cells = (wiring.pool[link], 64 * wiring.up_words[link], 64 * wiring.words[link])
     for py in range(wiring.rows[link]):
         for px in range(wiring.cols[link]):
             stale = False
@@ -479,7 +511,7 @@ def _pool(wiring, synapses, sample, link):
 def _put(wiring, synapses, sample, link, c, q, amount):
     """Add `amount` times channel c's kernel, at map position q, to what is sent down."""
     below = link - 1
-    side, pad, words = wiring.kernel[link], wiring.padding[link], wiring.down_words[link]
+    side, pad, words = (wiring.kernel[link], wiring.padding[link], wiring.down_words[link])
     oy, ox = q // wiring.map_cols[link], q % wiring.map_cols[link]
     for ky in range(side):
         y = oy + ky - pad
@@ -539,7 +571,7 @@ def _send_down_conv(wiring, synapses, sample, link, anew):
     wide = 64 * wiring.words[below]
     for place in range(places):
         at = wiring.start[below] + place * wide
-        end, lean = at + wiring.channels[below], sample.lean[wiring.start[below] // 64 + place]
+        end, lean = (at + wiring.channels[below], sample.lean[wiring.start[below] // 64 + place])
         tug, down = sample.tug[at:end], sample.down[at:end]
         for c in range(len(down)):
             down[c] = np.float32(tug[c] - lean)
@@ -547,68 +579,87 @@ def _send_down_conv(wiring, synapses, sample, link, anew):
 
 
 @inner
-def _update_drives(wiring, synapses, sample, anew):
-    """Bring all drives up to date with the bits: `drive = up + down`.
+def _update_drives(wiring, synapses, motion, sample, anew, now, nudged, early):
+    """Bring all drives up to date with the bits: `drive = up + down`, after `now` steps.
 
-    `anew`: from nothing, otherwise by the events since the last time.
+    `anew`: from nothing, otherwise by the events since the last time. Neurons that rest catch up
+    before their drives change.
     """
     layers = len(wiring.channels)
+    _fill(sample.fresh, 0, layers, 0)
     for link in range(1, layers):
         below_changed = anew or sample.event_count[link - 1] > 0
         above_changed = anew or sample.event_count[link] > 0
         begin, count = wiring.start[link], wiring.start[link + 1] - wiring.start[link]
         under, under_count = wiring.start[link - 1], wiring.start[link] - wiring.start[link - 1]
+        if below_changed:
+            _catch_up(wiring, motion, sample, link, now)
+        if above_changed or (below_changed and wiring.conv[link]):
+            _catch_up(wiring, motion, sample, link - 1, now)
         if wiring.conv[link]:
             if below_changed:
                 _sum_conv(wiring, synapses, sample, link, anew)
                 _pool(wiring, synapses, sample, link)
             if below_changed or above_changed:
                 above_changed = _send_down_conv(wiring, synapses, sample, link, anew)
-        else:
-            if below_changed:
-                words, at = wiring.up_words[link], wiring.counts_at[link]
-                _sum_dense(
-                    wiring,
-                    synapses,
-                    sample,
-                    link - 1,
-                    wiring.up_at[link],
-                    words,
-                    sample.counts,
-                    at,
-                    anew,
-                )
-                active = sample.active[link - 1]
-                _scale(
-                    sample.counts, at, active, synapses.gain, synapses.bias, sample.up, begin, count
-                )
             if above_changed:
-                words, at = wiring.down_words[link], wiring.held_at[link]
-                _sum_dense(
-                    wiring,
-                    synapses,
-                    sample,
-                    link,
-                    wiring.down_at[link],
-                    words,
-                    sample.held,
-                    at,
-                    anew,
-                )
-                active, gain, zero = sample.active[link], synapses.gain_down, synapses.zero
-                _scale(sample.held, at, active, gain, zero, sample.down, under, under_count)
-        if above_changed:
-            _add_up(sample, under, under_count)
+                _add_up(sample, under, under_count)
+            if below_changed:
+                _add_up(sample, begin, count)
+            continue
+        up_at, up_words = wiring.up_at[link], wiring.up_words[link]
+        down_at, down_words = wiring.down_at[link], wiring.down_words[link]
         if below_changed:
-            _add_up(sample, begin, count)
+            at, across = wiring.counts_at[link], (wiring.channels[link], down_at, down_words)
+            below, counts = link - 1, sample.counts
+            _sum_dense(wiring, synapses, sample, below, up_at, up_words, across, counts, at, anew)
+            active = sample.active[below]
+            _drive_up(counts, at, active, synapses, sample, begin, count)
+        if above_changed:
+            at, across = wiring.held_at[link], (under_count, up_at, up_words)
+            held = sample.held
+            _sum_dense(wiring, synapses, sample, link, down_at, down_words, across, held, at, anew)
+            active = sample.active[link]
+            _drive_down(held, at, active, synapses, sample, under, under_count)
     if anew:
         _add_up(sample, 0, wiring.start[1])
+    for layer in range(layers):
+        if sample.fresh[layer]:
+            _wake(wiring, motion, sample, layer, now, nudged, early)
+
+
+@inner
+def _drive_up(counts, at, active, synapses, sample, first, count):
+    """`up_j = gain_j (2 count_j - active) + bias_j`, rounded each time; `drive = up + down`."""
+    end, active = first + count, np.int32(active)
+    positive, gain, bias = (
+        counts[at : at + count],
+        synapses.gain[first:end],
+        synapses.bias[first:end],
+    )
+    up, down, drive = (sample.up[first:end], sample.down[first:end], sample.drive[first:end])
+    for j in range(len(drive)):
+        u = gain[j] * np.float32(np.int32(2) * positive[j] - active) + bias[j]
+        up[j] = u
+        drive[j] = u + down[j]
+
+
+@inner
+def _drive_down(held, at, active, synapses, sample, first, count):
+    """`down_j = gain (2 held_j - active)`, rounded each time; `drive = up + down`."""
+    end, active = first + count, np.int32(active)
+    positive, gain = held[at : at + count], synapses.gain_down[first:end]
+    up, down, drive = (sample.up[first:end], sample.down[first:end], sample.drive[first:end])
+    for j in range(len(drive)):
+        d = gain[j] * np.float32(np.int32(2) * positive[j] - active)
+        down[j] = d
+        drive[j] = up[j] + d
 
 
 @inner
 def _add_up(sample, begin, count):
     end = begin + count
-    up, down, drive = sample.up[begin:end], sample.down[begin:end], sample.drive[begin:end]
+    up, down, drive = (sample.up[begin:end], sample.down[begin:end], sample.drive[begin:end])
     for j in range(len(drive)):
         drive[j] = up[j] + down[j]
 
@@ -635,106 +686,119 @@ def _advance(motion, drive, pull, target, top, live, s, i, to, j, k):
 
 
 @inner
-def _step(wiring, motion, sample, begin, end, nudged, live, measure):
-    """One step of all neurons of the layers from `begin` to `end`; notes the events.
+def _stays(motion, sample, word, valid):
+    """Whether no bit of a word of neurons can change as long as their drives do not.
 
-    Returns how many bits changed and, if `measure`, the largest change of any state.
+    A step takes a higher state no lower than a lower one: every operation, rounded, is monotone.
+    So states above the threshold stay there if one right at it does, and those below stay there
+    if the highest of them does.
+    """
+    keep, take, threshold = motion.keep, motion.take, motion.threshold
+    bits, drive = sample.bits[word], sample.drive
+    up = inclined(threshold, drive, 64 * word, keep, take, threshold)
+    still_up = inclined(motion.below, drive, 64 * word, keep, take, threshold)
+    return (bits & ~up) | (~bits & still_up & valid) == _NONE
+
+
+@inner
+def _wake(wiring, motion, sample, layer, now, nudged, early):
+    """After a change of drives, or of the nudge: which words have to be stepped, which can rest."""
+    layers = len(wiring.channels)
+    watched = motion.windowed or not early or (nudged and layer == layers - 1)
+    for word in range(wiring.start[layer] // 64, wiring.start[layer + 1] // 64):
+        sample.awake[word] = watched or not _stays(motion, sample, word, wiring.valid[word])
+        sample.reached[word] = now
+    sample.fresh[layer] = 0
+
+
+@inner
+def _catch_up(wiring, motion, sample, layer, now):
+    """Take the neurons of a layer that rest through the steps that they have missed."""
+    for word in range(wiring.start[layer] // 64, wiring.start[layer + 1] // 64):
+        missed = now - sample.reached[word]
+        if missed > 0 and not sample.awake[word]:
+            advance_many(sample.s, 64 * word, sample.drive, missed, motion.keep, motion.take)
+            sample.reached[word] = now
+    sample.fresh[layer] = 1
+
+
+@inner
+def _step(wiring, motion, sample, begin, end, nudged, live, now, early, measure):
+    """Step number `now` of the layers from `begin` to `end`, of all words that are awake.
+
+    If `measure`, of all words: those that rest have caught up. Returns how many bits changed, the
+    largest change of any state, if measured, and whether any word was awake.
     """
     layers = len(wiring.channels)
-    changed, residual = 0, np.float32(0)
+    changed, residual, awake = 0, np.float32(0), begin > end
     top = wiring.start[layers - 1] if nudged else wiring.start[layers]
     s, drive, pull, target = sample.s, sample.drive, sample.pull, sample.target
     for layer in range(begin, end):
         first, count, active = wiring.start[layer], 0, 0
+        rests = early and not motion.windowed and not (nudged and layer == layers - 1)
         for word in range(first // 64, wiring.start[layer + 1] // 64):
+            sample.flipped[word] = _NONE
+            if not (sample.awake[word] or measure):
+                continue
+            awake = awake or sample.awake[word]
             j = 64 * word
             if measure:
-                _copy_into(sample.ahead, j, sample.s, j, 64)
-            bits, _ = _advance(motion, drive, pull, target, top, live, s, j, s, j, j)
+                _copy_into(sample.before, 0, sample.s, j, 64)
+            bits, moved = _advance(motion, drive, pull, target, top, live, s, j, s, j, j)
             bits &= wiring.valid[word]
             if measure:
-                residual = max(residual, largest_change(sample.s, j, sample.ahead, j))
+                residual = max(residual, largest_change(sample.s, j, sample.before, 0))
             rest = bits ^ sample.bits[word]
             if rest:
-                rising = popcount(rest & bits)
-                active += np.int64(rising) - np.int64(popcount(rest) - rising)
+                sample.flipped[word] = rest
+                active += np.int64(popcount(bits)) - np.int64(popcount(sample.bits[word]))
+                count += np.int64(popcount(rest))
                 sample.bits[word] = bits
-                while rest:
-                    sample.events[first + count] = j + lowest(rest)
-                    rest &= rest - np.uint64(1)
-                    count += 1
+                if rests:
+                    sample.awake[word] = not _stays(motion, sample, word, wiring.valid[word])
+                sample.reached[word] = now + 1
+            elif early and not moved:
+                sample.awake[word] = False
+                sample.reached[word] = _FOREVER
+            elif measure:
+                sample.reached[word] = now + 1
         sample.event_count[layer] = count
         sample.active[layer] += active
         changed += count
-    return changed, residual
+    return changed, residual, awake
 
 
 @inner
-def _coast(wiring, motion, sample, nudged, live, steps, measure):
-    """Up to `steps` steps of all neurons at constant drives, as long as no bit changes.
-
-    Returns how many were taken and, if `measure` and all were, the last one's largest change.
-    """
-    layers = len(wiring.channels)
-    neurons = wiring.start[layers]
-    top = wiring.start[layers - 1] if nudged else neurons
-    s, drive, pull, target = sample.ahead, sample.drive, sample.pull, sample.target
-    before = sample.before
-    taken, residual = steps, np.float32(0)
-    for _ in range(2):
-        allowed, residual = taken, np.float32(0)
-        for j in range(0, neurons, 64):
-            _copy_into(sample.ahead, j, sample.s, j, 64)
-            for t in range(taken):
-                last = measure and t + 1 == steps
-                if last:
-                    _copy_into(before, 0, sample.ahead, j, 64)
-                bits, moved = _advance(motion, drive, pull, target, top, live, s, j, s, j, j)
-                if bits & wiring.valid[j // 64] != sample.bits[j // 64]:
-                    taken = t
-                    break
-                if not moved:
-                    break
-                if last:
-                    residual = max(residual, largest_change(sample.ahead, j, before, 0))
-        if taken == allowed:
-            break
-        # Some neuron changes its bit after fewer steps: take only those, all together.
-    _copy_into(sample.s, 0, sample.ahead, 0, neurons)
-    return taken, residual
-
-
-@inner
-def _relax(wiring, synapses, motion, sample, steps, nudged, live, early, trace):
+def _relax(wiring, synapses, motion, sample, steps, nudged, live, early, final, trace):
     """`steps` steps of one sample from its state, whose drives are up to date, and so they end.
 
-    `early`: take quiet stretches by `_coast`. `trace`: the residual of every step, or nothing.
-    Returns the last step's residual, the bits that changed, and the steps taken by all neurons.
+    `early`: let neurons rest. `final`: whether the states at the end are asked for and the last
+    change of any. `trace`: the residual of every step, or nothing.
+    Returns the last step's residual, the bits that changed, and the steps in which any neuron did
+    not rest.
     """
     layers = len(wiring.channels)
     t, events, whole, residual = 0, 0, 0, np.float32(0)
-    horizon = _FIRST_HORIZON
+    for layer in range(layers):
+        _wake(wiring, motion, sample, layer, 0, nudged, early)
     while t < steps:
-        measure = len(trace) > 0 or t + 1 == steps
-        changed, residual = _step(wiring, motion, sample, 0, layers, nudged, live, measure)
+        measure = len(trace) > 0 or (final and t + 1 == steps)
+        if measure:
+            for layer in range(layers):
+                _catch_up(wiring, motion, sample, layer, t)
+        changed, residual, awake = _step(
+            wiring, motion, sample, 0, layers, nudged, live, t, early, measure
+        )
         if len(trace) > 0:
             trace[t] = residual
         t += 1
-        whole += 1
+        whole += awake
         if changed:
             events += changed
-            horizon = _FIRST_HORIZON
-            _update_drives(wiring, synapses, sample, changed == 0)
-            continue
-        while early and t < steps:
-            stretch = min(horizon, steps - t)
-            taken, residual = _coast(
-                wiring, motion, sample, nudged, live, stretch, t + stretch == steps
-            )
-            t += taken
-            if taken < stretch:
-                break
-            horizon *= 2
+            _update_drives(wiring, synapses, motion, sample, changed == 0, t, nudged, early)
+        elif not awake:
+            # Nothing will ever change but the states of those that rest.
+            t = max(t, steps - 1) if final else steps
     return residual, events, whole
 
 
@@ -757,7 +821,9 @@ def _begin(wiring, synapses, motion, sample):
                 sample.s[j] = motion.initial
                 sample.active[layer] += on
     _fill(sample.event_count, 0, layers, 0)
-    _update_drives(wiring, synapses, sample, layers > 0)
+    _fill(sample.awake, 0, neurons // 64, True)
+    never = layers < 0
+    _update_drives(wiring, synapses, motion, sample, not never, 0, never, never)
 
 
 @inner
@@ -768,10 +834,11 @@ def _begin_upper(wiring, synapses, motion, sample):
     `ahead`. Returns how many bits changed.
     """
     layers, count = len(wiring.channels), wiring.start[1]
+    never = layers < 0
     _copy_into(sample.ahead, 0, sample.down, 0, count)
-    changed, _ = _step(wiring, motion, sample, 1, layers, layers < 0, np.float32(0), layers < 0)
+    changed, _, _ = _step(wiring, motion, sample, 1, layers, never, np.float32(0), 0, never, never)
     sample.event_count[0] = 0
-    _update_drives(wiring, synapses, sample, layers < 0)
+    _update_drives(wiring, synapses, motion, sample, never, 0, never, never)
     return changed
 
 
@@ -779,12 +846,14 @@ def _begin_upper(wiring, synapses, motion, sample):
 def _begin_first(wiring, synapses, motion, sample, before):
     """The first step of the first layer, all others having taken theirs; see `_begin_upper`."""
     layers, count = len(wiring.channels), wiring.start[1]
+    never = layers < 0
     up, down, drive = sample.up[:count], before[:count], sample.drive[:count]
     for j in range(len(drive)):
         drive[j] = up[j] + down[j]
     _fill(sample.event_count, 0, layers, 0)
-    changed, _ = _step(wiring, motion, sample, 0, 1, layers < 0, np.float32(0), layers < 0)
-    _update_drives(wiring, synapses, sample, layers < 0)
+    _fill(sample.awake, 0, len(sample.awake), True)
+    changed, _, _ = _step(wiring, motion, sample, 0, 1, never, np.float32(0), 0, never, never)
+    _update_drives(wiring, synapses, motion, sample, never, 0, never, never)
     _add_up(sample, 0, count)
     return changed
 
@@ -819,7 +888,7 @@ def _nth(samples, n):
         samples.up[n],
         samples.down[n],
         samples.active[n],
-        samples.events[n],
+        samples.flipped[n],
         samples.event_count[n],
         samples.counts[n],
         samples.present[n],
@@ -831,6 +900,10 @@ def _nth(samples, n):
         samples.lit[n],
         samples.pull[n],
         samples.target[n],
+        samples.awake[n],
+        samples.reached[n],
+        samples.fresh[n],
+        samples.digits[n],
         samples.planes[n],
         samples.rows[n],
         samples.inverted[n],
@@ -843,33 +916,59 @@ def _nth(samples, n):
 
 
 @inner
+def _list_digits(sample, pixels):
+    """Split pixels into digits -1, 0, 1: `x = sum_k 2^k digit_k` with as few as can be that count.
+
+    Bright pixels are `256 - something small`: two or three rows to add instead of eight. Leaves
+    the pixels that are not 0 in `sample.digits`: their place, their positive digits and their
+    negative ones, shifted by 32, 16 and 0 bits. Returns how many there are.
+    """
+    count = 0
+    for j in range(len(pixels)):
+        x = np.int64(pixels[j])
+        triple = 3 * x
+        sample.digits[count] = (j << 32) | (((triple & ~x) >> 1) << 16) | ((x & ~triple) >> 1)
+        count += x != 0
+    return count
+
+
+@inner
 def _drive_from_pixels(wiring, synapses, sample, pixels, gain):
     """`up_1 = gain (W x) + bias` of a dense coupling for 8-bit pixels, (features,).
 
-    `x = sum_k 2^k x_k`: the rows of pixels with bit k are added to the counters from bit k on.
+    The rows of pixels with digit k are added to the counters from bit k on, inverted where the
+    digit is -1; see `_list_events`.
     """
     words, count, total = wiring.up_words[0], wiring.start[1], 0
-    for j in range(len(pixels)):
-        total += np.int64(pixels[j])
-    levels = _digits(total)
-    _clear_planes(sample.planes, words, max(levels, 10))
+    lit, largest, excess = _list_digits(sample, pixels), 0, 0
+    for n in range(lit):
+        positive, negative = ((sample.digits[n] >> 16) & 0xFFFF, sample.digits[n] & 0xFFFF)
+        largest += positive + negative
+        excess += negative
+        total += positive - negative
+    levels = _digits(largest)
+    _clear_planes(sample.planes, words, max(levels, 11))
     waiting = 0
-    for k in range(8):
+    for k in range(9):
         rows = 0
-        for j in range(len(pixels)):
-            if (pixels[j] >> k) & 1:
-                sample.rows[rows] = wiring.up_at[0] + j * words
-                sample.inverted[rows] = _NONE
-                rows += 1
+        for n in range(lit):
+            entry = sample.digits[n]
+            negative = (entry >> k) & 1
+            sample.rows[rows] = wiring.up_at[0] + (entry >> 32) * words
+            sample.inverted[rows] = _ALL if negative else _NONE
+            rows += negative | ((entry >> (16 + k)) & 1)
         waiting = _add_rows(
             synapses.bits, sample.rows, sample.inverted, rows, words, sample.planes, k, waiting
         )
     _finish_planes(sample.planes, words, levels, waiting)
     at = wiring.counts_at[0]
-    _fill(sample.counts, at, at + 64 * words, 0)
+    _fill(sample.counts, at, at + 64 * words, -excess)
     for w in range(words):
         expand(sample.planes, w, 2 * words, levels, sample.counts, at + 64 * w, 0)
-    _scale(sample.counts, at, total, gain, synapses.bias, sample.up, 0, count)
+    positive, up, bias = (sample.counts[at : at + count], sample.up[:count], synapses.bias[:count])
+    gain, total = gain[:count], np.int32(total)
+    for j in range(len(up)):
+        up[j] = gain[j] * np.float32(np.int32(2) * positive[j] - total) + bias[j]
 
 
 @inner
@@ -892,6 +991,7 @@ def _relax_phase(wiring, synapses, motion, sample, steps, strength, live, early,
         nudged,
         strength if live else np.float32(0),
         early,
+        phase == 0 or found.states.shape[1] > 0,
         trace,
     )
     if not traced:
@@ -934,7 +1034,7 @@ def relax_share(
             the first coupling's `pixel_gain` a neuron in its place.
         targets: (batch, outputs). beta: strength of the nudge. live: whether it follows the state.
         steps: of the three phases, free, nudged, and nudged by -beta; 0 leaves one out.
-        early: whether quiet stretches are taken at constant drives.
+        early: whether neurons whose bits cannot change rest until their drives do.
     """
     sample, first, kept = (
         _nth(samples, 3 * thread),

@@ -189,6 +189,13 @@ def add_where(typing_context: Any, sums: Any, index: Any, word: Any, value: Any)
     return signature, code
 
 
+def _clamped(builder: Any, new: Any) -> Any:
+    """States that are kept within [0, 1]."""
+    zero, one = (ir.Constant(_FLOATS, [x] * _LANES) for x in (0.0, 1.0))
+    new = builder.select(builder.fcmp_ordered(">", new, zero), new, zero)
+    return builder.select(builder.fcmp_ordered("<", new, one), new, one)
+
+
 def _advance(nudged: bool, windowed: bool) -> Any:
     """Code of the intrinsics `advance_*(s, i, out, j, drive, k, keep, take, threshold, ...)`.
 
@@ -213,7 +220,7 @@ def _advance(nudged: bool, windowed: bool) -> Any:
         def scalar(value: Any) -> Any:
             return _splat(builder, value, _FLOATS)
 
-        zero, one = (ir.Constant(_FLOATS, [x] * _LANES) for x in (0.0, 1.0))
+        zero = ir.Constant(_FLOATS, [0.0] * _LANES)
         keep, take, threshold = scalar(keep), scalar(take), scalar(threshold)
         bits, moved = ir.Constant(_WORD, 0), ir.Constant(ir.IntType(_LANES), 0)
         for n in range(0, 64, _LANES):
@@ -234,8 +241,7 @@ def _advance(nudged: bool, windowed: bool) -> Any:
                 nudge = builder.fadd(pull, builder.fmul(live, builder.fsub(target, old)))
                 force = builder.fadd(force, nudge)
             new = builder.fadd(builder.fmul(keep, old), builder.fmul(take, force))
-            new = builder.select(builder.fcmp_ordered(">", new, zero), new, zero)
-            new = builder.select(builder.fcmp_ordered("<", new, one), new, one)
+            new = _clamped(builder, new)
             builder.store(new, lanes(2, j, n), align=4)
             sixteen = builder.bitcast(
                 builder.fcmp_ordered(">=", new, threshold), ir.IntType(_LANES)
@@ -315,6 +321,69 @@ def advance_nudged(
     motion = (keep, take, threshold, sigma, slope)
     signature = _ADVANCED(s, i, out, j, drive, k, *motion, pull, target, n, live)
     return signature, _advance(nudged=True, windowed=True)
+
+
+@intrinsic
+def inclined(
+    typing_context: Any, state: Any, drive: Any, k: Any, keep: Any, take: Any, threshold: Any
+) -> Any:
+    """The bits that 64 neurons, all in one `state`, have after a step, `rho' = 1`."""
+    signature = types.uint64(state, drive, k, keep, take, threshold)
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        state, drive, k, keep, take, threshold = args
+        state, keep, take, threshold = (
+            _splat(builder, number, _FLOATS) for number in (state, keep, take, threshold)
+        )
+        bits = ir.Constant(_WORD, 0)
+        for n in range(0, 64, _LANES):
+            where = builder.add(k, ir.Constant(k.type, n))
+            spot = _place(context, builder, signature.args[1], drive, where, _FLOATS)
+            pull = builder.fmul(take, builder.load(spot, align=4))
+            new = _clamped(builder, builder.fadd(builder.fmul(keep, state), pull))
+            sixteen = builder.bitcast(
+                builder.fcmp_ordered(">=", new, threshold), ir.IntType(_LANES)
+            )
+            shifted = builder.shl(builder.zext(sixteen, _WORD), ir.Constant(_WORD, n))
+            bits = builder.or_(bits, shifted)
+        return bits
+
+    return signature, code
+
+
+@intrinsic
+def advance_many(
+    typing_context: Any, s: Any, i: Any, drive: Any, steps: Any, keep: Any, take: Any
+) -> Any:
+    """So many steps of 64 neurons at a constant drive, in registers, `rho' = 1`."""
+    signature = types.void(s, i, drive, steps, keep, take)
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        s, i, drive, steps, keep, take = args
+        keep, take = _splat(builder, keep, _FLOATS), _splat(builder, take, _FLOATS)
+        spots, states, pulls = [], [], []
+        for n in range(0, 64, _LANES):
+            where = builder.add(i, ir.Constant(i.type, n))
+            spots.append(_place(context, builder, signature.args[0], s, where, _FLOATS))
+            states.append(cgutils.alloca_once_value(builder, builder.load(spots[-1], align=4)))
+            force = _place(context, builder, signature.args[2], drive, where, _FLOATS)
+            pulls.append(builder.fmul(take, builder.load(force, align=4)))
+        with cgutils.for_range(builder, steps) as loop:
+            moved = ir.Constant(ir.IntType(_LANES), 0)
+            for state, pull in zip(states, pulls, strict=True):
+                old = builder.load(state)
+                new = _clamped(builder, builder.fadd(builder.fmul(keep, old), pull))
+                builder.store(new, state)
+                changes = builder.fcmp_unordered("!=", new, old)
+                moved = builder.or_(moved, builder.bitcast(changes, ir.IntType(_LANES)))
+            rests = builder.icmp_unsigned("==", moved, ir.Constant(ir.IntType(_LANES), 0))
+            with builder.if_then(rests):
+                loop.do_break()
+        for spot, state in zip(spots, states, strict=True):
+            builder.store(builder.load(state), spot, align=4)
+        return context.get_dummy_value()
+
+    return signature, code
 
 
 @intrinsic
