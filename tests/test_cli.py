@@ -139,6 +139,7 @@ def test_several_seeds_and_json(tmp_path: Path):
 def test_resume_of_a_finished_run_is_nothing_to_do(trained: Path):
     result = binep("train", *QUICK, "--resume", cwd=trained)
     assert result.returncode == 0 and "test error" in result.stdout
+    assert "no epoch is left to train" in result.stdout
 
 
 def test_recipes_are_listed_and_printed(tmp_path: Path):

@@ -176,10 +176,10 @@ def train(
 
 def _tell_outcome(run: Any, words: list[str]) -> None:
     if run.finished:
-        test = run.last["test_error"]
+        test, epochs = run.last["test_error"], len(run.metrics)
         print(
             f"{run.folder}: test error {test['average']:.2f} % (single neuron "
-            f"{test['single']:.2f} %) after {len(run.metrics)} epochs\n"
+            f"{test['single']:.2f} %) after {epochs} epoch{'s' * (epochs > 1)}\n"
             f"see it: binep report {run.folder}"
         )
     else:

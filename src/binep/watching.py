@@ -45,7 +45,9 @@ class PlainWatcher(Watcher):
         self.label = label
 
     def begin(self, name: str, trainer: Trainer, epochs: int) -> None:
-        print(f"{name}: epoch {trainer.progress.epoch + 1} to {epochs}", flush=True)
+        done = trainer.progress.epoch
+        left = f"epoch {done + 1} to {epochs}" if done < epochs else "no epoch is left to train"
+        print(f"{name}: {left}", flush=True)
 
     def epoch(self, line: dict[str, Any]) -> None:
         print(self.label + summary(line), flush=True)
