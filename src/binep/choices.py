@@ -7,10 +7,13 @@ results/choices/<question>.json     every variant's complete recipe, and its epo
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from binep import figures, runs
 from binep import recipe as recipes
@@ -26,6 +29,7 @@ from binep.results import read_json, rounded, without_none, write_json
 
 FORMAT = "binep choice 1"
 VALIDATION = 5000  # images, where the training set is large enough
+SIDE_BY_SIDE = 6  # trainings on a GPU
 
 Say = Callable[[str], None]
 
@@ -121,17 +125,22 @@ def compare(
     asked = [_with_earlier(variant, earlier, epochs) for variant in variants]
     others = [old for old in earlier if not any(_alike(old, variant) for variant in asked)]
     choice = Choice(question, epochs, [*asked, *others])
-    for seed in range(seeds):
-        for variant in asked:
-            if seed not in [trial["seed"] for trial in variant.trials]:
-                trial = _train(variant.recipe, seed, epochs, device, engine, data_dir, offline, say)
-                variant.trials.append(trial)
-                say(
-                    f"{variant.label}, seed {seed}: {trial['validation_error'][-1]:.2f} % after "
-                    f"{epochs} epochs, {duration(sum(trial['seconds']))}"
-                )
-                if to is not None:
-                    write_choice(choice, to)
+    missing = [
+        (variant, seed)
+        for seed in range(seeds)
+        for variant in asked
+        if seed not in [trial["seed"] for trial in variant.trials]
+    ]
+    options = (epochs, device, engine, data_dir, offline, say)
+    for variant, trial in _train_all(missing, select_device(device).type == "cuda", options):
+        variant.trials.append(trial)
+        variant.trials.sort(key=lambda each: each["seed"])
+        say(
+            f"{variant.label}, seed {trial['seed']}: {trial['validation_error'][-1]:.2f} % after "
+            f"{epochs} epochs, {duration(sum(trial['seconds']))}"
+        )
+        if to is not None:
+            write_choice(choice, to)
     return choice
 
 
@@ -149,6 +158,24 @@ def _with_earlier(variant: Variant, earlier: Sequence[Variant], epochs: int) -> 
 
 def _alike(one: Variant, other: Variant) -> bool:
     return settings(one.recipe) == settings(other.recipe)
+
+
+def _train_all(
+    missing: Sequence[tuple[Variant, int]], beside: bool, options: tuple[Any, ...]
+) -> Iterator[tuple[Variant, dict[str, Any]]]:
+    """Train variants, each with a seed, one after the other or, on a GPU, beside each other."""
+    if not beside:
+        for variant, seed in missing:
+            yield variant, _train(variant.recipe, seed, *options)
+        return
+
+    def train_one(variant: Variant, seed: int) -> tuple[Variant, dict[str, Any]]:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            return variant, _train(variant.recipe, seed, *options)
+
+    with ThreadPoolExecutor(SIDE_BY_SIDE) as threads:
+        for future in as_completed([threads.submit(train_one, *each) for each in missing]):
+            yield future.result()
 
 
 def _train(

@@ -31,13 +31,15 @@ def product_kernel(
     DEPTH: tl.constexpr,
 ):
     """Sums over those synapses that are +1; a tile of outputs and a part of the terms each."""
-    if tl.load(moving) == 0:
-        return
+    # What is read before the flag is known does not wait for it.
+    anything = tl.load(moving)
     tile = tiles + tl.program_id(0) * 8
     source, terms = tl.multiple_of(tl.load(tile), 16), tl.multiple_of(tl.load(tile + 1), 16)
     weights, stride = tl.multiple_of(tl.load(tile + 2), 16), tl.multiple_of(tl.load(tile + 3), 16)
     width, plane = tl.multiple_of(tl.load(tile + 4), 16), tl.load(tile + 5)
     target, outputs = tl.multiple_of(tl.load(tile + 6), 16), tl.multiple_of(tl.load(tile + 7), 16)
+    if anything == 0:
+        return
     n, r = tl.arange(0, OUTPUTS), tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     found = tl.zeros((OUTPUTS, ROWS), tl.int32)
     for start in range(0, width, DEPTH):
@@ -109,12 +111,13 @@ def send_kernel(
     BLOCK: tl.constexpr,
 ):
     """One step of a layer of a sample: new states, and how activities differ from what was sent."""
-    if tl.load(moving) == 0:
-        return
+    anything = tl.load(moving)
     sample, layer = tl.program_id(0).to(tl.int64), tl.program_id(1)
     size = tl.multiple_of(tl.load(table + layer * 4), 16)
     offset = tl.multiple_of(tl.load(table + layer * 4 + 1), 16)
     up_planes, down_planes = tl.load(table + layer * 4 + 2), tl.load(table + layer * 4 + 3)
+    if anything == 0:
+        return
     row, plane = sample * total + offset, batch * total
     i = tl.arange(0, BLOCK)
     inside, at = i < size, row + i
