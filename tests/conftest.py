@@ -1,6 +1,8 @@
 """What several tests share: small recipes that train in a moment, Triton's interpreter."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -30,6 +32,16 @@ def small_recipe(name: str, *overrides: str) -> Recipe:
     """A recipe with its network shrunk, two epochs of batches of 200."""
     usual = ["training.epochs=2", "training.batch_size=200"]
     return recipes.load(name, [*SMALL[name], *usual, *overrides])
+
+
+def assert_compiled_once(program: str) -> None:
+    """Run a program twice: the second process finds the first one's kernels and says nothing."""
+    said = []
+    for _ in range(2):
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        said.append(done.stderr)
+    assert "compiling" not in said[1]
 
 
 @pytest.fixture(autouse=True)

@@ -5,8 +5,6 @@ states may differ by some 1e-5. Bounds below leave room for what a deep network 
 """
 
 import itertools
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -34,7 +32,7 @@ from binep.metrics import Tally
 from binep.network import READOUTS
 from binep.relaxation import Nudge, step
 from binep.runs import build_trainer
-from conftest import small_recipe
+from conftest import assert_compiled_once, small_recipe
 
 pytest.importorskip("numba")
 from binep.engines.delta import DeltaEngine
@@ -449,9 +447,4 @@ def test_kernels_are_compiled_once():
         " assign_optimizers(net, gamma=1e-2, tau=1e-4, lr_bias=1e-3))\n"
         "engine.train(torch.zeros(1, 4, dtype=torch.uint8), torch.tensor([0]))\n"
     )
-    said = []
-    for _ in range(2):
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        said.append(done.stderr)
-    assert "compiling" not in said[1]
+    assert_compiled_once(program)

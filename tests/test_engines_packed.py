@@ -1,8 +1,6 @@
 """The packed engine agrees with the reference in every bit, after every mini-batch."""
 
 import itertools
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,7 +26,7 @@ from binep.data import load
 from binep.engines.reference import ReferenceEngine
 from binep.relaxation import Nudge
 from binep.runs import build_trainer
-from conftest import small_recipe
+from conftest import assert_compiled_once, small_recipe
 
 pytest.importorskip("numba")
 from binep.engines.packed import PackedEngine
@@ -380,9 +378,4 @@ def test_kernels_are_compiled_once():
         " assign_optimizers(net, gamma=1e-2, tau=1e-4, lr_bias=1e-3))\n"
         "engine.evaluate(torch.zeros(1, 4, dtype=torch.uint8), torch.tensor([0]))\n"
     )
-    said = []
-    for _ in range(2):
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        said.append(done.stderr)
-    assert "compiling" not in said[1]
+    assert_compiled_once(program)

@@ -1,11 +1,20 @@
 """Which engine is taken, and what is said when a faster one cannot be had."""
 
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
-from binep import BackpropThroughTime, Dense, EquilibriumPropagation, Network, assign_optimizers
+from binep import (
+    BackpropThroughTime,
+    ConvPool,
+    Dense,
+    EquilibriumPropagation,
+    Network,
+    assign_optimizers,
+)
 from binep.engines.select import select_device, select_engine
 from binep.gradients import Learning
 from binep.neurons import HardSigmoid, Heaviside
@@ -34,6 +43,41 @@ def test_falling_back_is_said_with_the_reason(monkeypatch: pytest.MonkeyPatch):
     assert len(said) == 1 and "binep[fast]" in said[0] and "'reference'" in said[0]
     with pytest.raises(ValueError, match=r"needs numba: pip install 'binep\[fast\]'"):
         select_engine("packed", *parts(bits=True))
+
+
+@pytest.mark.parametrize("broken", ["missing", "other arguments", "wrong sums"])
+def test_a_torch_without_convolutions_of_bytes_falls_back(
+    broken: str, monkeypatch: pytest.MonkeyPatch
+):
+    """The ops that engine 'delta' convolves with are not public: they may go, or change."""
+    relaxing = pytest.importorskip("binep.engines.delta.relaxing")
+    chain = [ConvPool(1, 2, kernel=3), ConvPool(2, 2, kernel=3), Dense(8, 3)]
+    net = Network((1, 6, 6), chain, HardSigmoid(), "prototypical", classes=3)
+    built = net, EP, assign_optimizers(net, gamma=1e-2, tau=1e-3, lr_bias=1e-2)
+    assert select_engine("auto", *built).name == "delta"
+    ops: dict[str, Any] = {
+        "missing": SimpleNamespace(qconv_prepack=torch.ops.onednn.qconv_prepack),
+        "other arguments": SimpleNamespace(
+            qconv_prepack=torch.ops.onednn.qconv_prepack,
+            qconv2d_pointwise=lambda image: image,
+        ),
+        "wrong sums": SimpleNamespace(
+            qconv_prepack=torch.ops.onednn.qconv_prepack,
+            qconv2d_pointwise=lambda *args: torch.ops.onednn.qconv2d_pointwise(*args) + 1,
+        ),
+    }
+    monkeypatch.setattr(relaxing, "_onednn", lambda: ops[broken])
+    relaxing.convolves_bytes.cache_clear()
+    said: list[str] = []
+    try:
+        assert select_engine("auto", *built, said.append).name == "reference"
+        assert len(said) == 1 and "convolutions of bytes" in said[0] and "'reference'" in said[0]
+        with pytest.raises(ValueError, match="convolutions of bytes"):
+            select_engine("delta", *built)
+        # Nothing is convolved in a dense network.
+        assert select_engine("auto", *parts(bits=False), said.append).name == "delta"
+    finally:
+        relaxing.convolves_bytes.cache_clear()
 
 
 def test_an_engine_asked_for_by_name_is_never_replaced():

@@ -31,7 +31,7 @@ from binep.couplings import ConvPool, Coupling, Shape
 from binep.data import DATASETS, Dataset, Folder, Split, shuffled
 from binep.data import load as load_dataset
 from binep.engines.activity import Activity
-from binep.engines.select import Engine, TakesMany, select_device, select_engine
+from binep.engines.select import CountsActivity, Engine, TakesMany, select_device, select_engine
 from binep.errors import BinepError
 from binep.files import write_whole
 from binep.metrics import Tally
@@ -315,21 +315,25 @@ def time_batches(
     least = engine.at_once if isinstance(engine, TakesMany) else 1
     group = max(10 if batches[0][0].is_cuda else 1, least)
     milliseconds, timed, tally = [], 0, Tally()
-    before = getattr(engine, "activity", None)
+    before = _activity(engine)
     first = _seconds(engine, [batches[n % len(batches)] for n in range(least)])
     if first[0] > budget:
         milliseconds, timed, tally = [1e3 * first[0]], 1, first[1]
     else:
-        before, began = getattr(engine, "activity", None), time.perf_counter()
+        before, began = _activity(engine), time.perf_counter()
         while timed < count and (not timed or time.perf_counter() - began < budget):
             size = max(least, min(group, count - timed))
             some = [batches[(1 + timed + n) % len(batches)] for n in range(size)]
             seconds, counted = _seconds(engine, some)
             milliseconds.append(1e3 * seconds / size)
             timed, tally = timed + size, tally + counted
-    after = getattr(engine, "activity", None)
+    after = _activity(engine)
     activity = after - before if after is not None and before is not None else None
     return Timing(statistics.median(milliseconds), timed, tally, activity)
+
+
+def _activity(engine: Engine) -> Activity | None:
+    return engine.activity if isinstance(engine, CountsActivity) else None
 
 
 def _seconds(engine: Engine, batches: Sequence[tuple[Tensor, Tensor]]) -> tuple[float, Tally]:

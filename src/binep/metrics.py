@@ -66,13 +66,16 @@ class Tally:
 
 
 @torch.no_grad()
-def tally(network: Network, free: Relaxation, labels: Tensor) -> Tally:
-    """Count one mini-batch, read from its free phase."""
+def tally(
+    network: Network, free: Relaxation, labels: Tensor, target: Tensor | None = None
+) -> Tally:
+    """Count one mini-batch, read from its free phase; `target` if it is known already."""
+    target = network.target(labels) if target is None else target
     scores = network.scores(free.state)
     return Tally(
         samples=len(labels),
         batches=1,
-        loss=float(network.loss(free.state, network.target(labels))) * len(labels),
+        loss=float(network.loss(free.state, target)) * len(labels),
         wrong=errors(network, free.state, labels),
         undecided=int((scores == scores[:, :1]).all(1).sum()),
         residual=float(free.residuals[-1]),

@@ -30,7 +30,7 @@ from binep import checkpoints
 from binep import recipe as recipes
 from binep.data import Dataset, Folder
 from binep.data import load as load_dataset
-from binep.engines.select import Engine, select_device, select_engine
+from binep.engines.select import BringsThreads, Engine, select_device, select_engine
 from binep.errors import BinepError
 from binep.files import append_line, make_folder, remove_leftovers, write_whole
 from binep.metrics import Tally
@@ -251,7 +251,7 @@ def _fitting_threads(trainer: Trainer) -> Iterator[None]:
 
     Whoever sets OMP_NUM_THREADS has chosen already. An engine with own threads gets them all.
     """
-    if getattr(trainer.engine, "own_threads", False):
+    if isinstance(trainer.engine, BringsThreads) and trainer.engine.own_threads:
         from binep.engines.packed.jit import all_threads_for_kernels
 
         with all_threads_for_kernels():

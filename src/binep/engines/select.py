@@ -6,6 +6,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from binep.engines.activity import Activity
 from binep.engines.reference import ReferenceEngine
 from binep.errors import BinepError, choose
 from binep.gradients import Learning
@@ -18,8 +19,8 @@ from binep.optim import Optimizers
 class Engine(Protocol):
     """Runs mini-batches of one (network, learning, optimizers); see `ReferenceEngine`.
 
-    An engine that cannot run them raises a `BinepError` that says why when it is made. One that
-    skips what changes nothing counts in its attribute `activity` what it did: an `Activity`.
+    An engine that cannot run them raises a `BinepError` that says why when it is made. What only
+    some engines offer are protocols of their own, below.
     """
 
     name: str
@@ -38,6 +39,20 @@ class TakesMany(Protocol):
     at_once: int
 
     def train_many(self, x: Tensor, labels: Tensor, size: int) -> None: ...
+
+
+@runtime_checkable
+class CountsActivity(Protocol):
+    """An engine that skips what changes nothing, and counts what it did."""
+
+    activity: Activity
+
+
+@runtime_checkable
+class BringsThreads(Protocol):
+    """An engine that may do without torch's threads, `own_threads`, and then wants them all."""
+
+    own_threads: bool
 
 
 def _cuda(network: Network, learning: Learning, optimizers: Optimizers) -> Engine:

@@ -28,9 +28,9 @@ from binep.engines.delta.relaxing import (
     nudging,
     product,
 )
+from binep.engines.in_place import InPlaceEngine
 from binep.engines.packed.jit import announce, run_shares
-from binep.errors import BinepError
-from binep.gradients import EquilibriumPropagation, Learning
+from binep.gradients import Learning
 from binep.metrics import Tally
 from binep.network import Clamped, Network
 from binep.neurons import HardSigmoid
@@ -40,7 +40,7 @@ from binep.relaxation import Relaxation
 PIXEL_MIDDLE = 128
 
 
-class DeltaEngine:
+class DeltaEngine(InPlaceEngine):
     """Trains networks of binary weights and real activations on the CPU; see `ReferenceEngine`.
 
     Signs, momenta, biases and scales are changed where they are, in the network and its optimizers,
@@ -63,10 +63,12 @@ class DeltaEngine:
         *,
         early_stop: bool = True,
     ) -> None:
-        self.learning = _check(network, learning)
-        self.network, self.optimizers = network, optimizers
-        self.activity = Activity()
-        self._tally = Tally()
+        needs = {
+            "real activations, neuron=HardSigmoid()": isinstance(network.neuron, HardSigmoid),
+            "dynamics='prototypical'": isinstance(network.dynamics, Prototypical),
+            "torch with oneDNN": torch.backends.mkldnn.is_available(),
+        }
+        super().__init__(network, learning, optimizers, needs)
         kind = Shallow if Shallow.fits(network) else Deep
         self._relaxer: Relaxer = kind(network, early_stop)
         first = network.couplings[0]
@@ -74,7 +76,6 @@ class DeltaEngine:
             Synapses(first, (first.below,), both=False) if isinstance(first, Dense) else None
         )
         self._row_sums = torch.empty(0, dtype=torch.int32)
-        self._seen: list[Any] = [None] * len(network.couplings)
         self._contrasts: dict[int, Tensor] = {}
 
     # --- what every engine offers
@@ -86,7 +87,7 @@ class DeltaEngine:
         clamped, target = self._clamp(x), network.target(labels)
         phase, free = self._free(clamped, target)
         rest = [state.clone() for state in relaxer.states(phase)]
-        seen = metrics.tally(network, _read(rest, free), labels)
+        seen = metrics.tally(network, _read(rest, free), labels, target)
         beta = ep.beta * (ep.draw_sign() if ep.sign == "random" else 1)
         other = relaxer.copy(phase) if ep.sign == "centered" else None
         nudged = self._run(phase, ep.nudged_steps, target, beta)
@@ -96,24 +97,16 @@ class DeltaEngine:
             minus, span = relaxer.states(other), 2 * beta
             steps += opposite.steps
         flips = self._learn(clamped, plus, minus, span)
-        for optimizer in (self.optimizers.sgd, self.optimizers.scale_sgd):
-            if optimizer is not None:
-                optimizer.step()
+        self._step_the_rest()
         self._tally += seen.having(flips=flips, nudged_steps=steps)
 
     @torch.no_grad()
     def evaluate(self, x: Tensor, labels: Tensor) -> Tally:
         """Read a mini-batch out of the free phase, without learning from it."""
-        phase, free = self._free(self._clamp(x), self.network.target(labels))
-        return metrics.tally(self.network, _read(self._relaxer.states(phase), free), labels)
-
-    def collect(self) -> Tally:
-        """What was counted over the mini-batches trained on since the last call."""
-        tally, self._tally = self._tally, Tally()
-        return tally
-
-    def sync(self) -> None:
-        """The network and the optimizers are the state: there is nothing to bring back."""
+        target = self.network.target(labels)
+        phase, free = self._free(self._clamp(x), target)
+        states = self._relaxer.states(phase)
+        return metrics.tally(self.network, _read(states, free), labels, target)
 
     @torch.no_grad()
     def relax(self, x: Tensor, labels: Tensor, beta: float) -> list[list[Tensor]]:
@@ -142,19 +135,12 @@ class DeltaEngine:
         return Clamped(x, drive, None)
 
     def _take_up(self) -> None:
-        """Follow what others, such as a restored checkpoint, did to the signs."""
-        for n, coupling in enumerate(self.network.couplings):
-            version = (coupling.signs.data_ptr(), coupling.signs._version)
-            if self._seen[n] != version:
-                if not coupling.signs.is_contiguous():
-                    raise BinepError(
-                        f"engine 'delta': the signs of coupling {n} are not contiguous"
-                    )
-                self._relaxer.refresh(n)
-                if n == 0 and self._first is not None:
-                    self._first.refresh()
-                    self._row_sums = self._first.down_bytes.sum(1, dtype=torch.int32)
-                self._seen[n] = version
+        """Follow what others did to the signs."""
+        for n in self._changed_signs():
+            self._relaxer.refresh(n)
+            if n == 0 and self._first is not None:
+                self._first.refresh()
+                self._row_sums = self._first.down_bytes.sum(1, dtype=torch.int32)
         self._relaxer.take_scales()
 
     def _free(self, clamped: Clamped, target: Tensor) -> tuple[Any, Settled]:
@@ -183,17 +169,15 @@ class DeltaEngine:
             [clamped.x, *network.activity([s.contiguous() for s in states])]
             for states in (plus, minus)
         )
-        flips: dict[int, int] = {}
+        flips = []
         for n, coupling in enumerate(network.couplings):
             contrast = self._contrast(n, coupling, clamped, high, low)
             factor = -1 / (span * batch * levels(high[n]))
-            flips[id(coupling.signs)] = self._bop(n, coupling, contrast, factor)
+            flips.append(self._bop(n, coupling, contrast, factor))
             if coupling.bias is not None:
                 difference = coupling.correlate_bias(high[n + 1] - low[n + 1])
                 coupling.bias.grad = -1 / (span * batch) * difference
-        bop = self.optimizers.bop
-        claimed = [p for group in bop.param_groups for p in group["params"]] if bop else []
-        return [flips[id(p)] for p in claimed]
+        return self._in_order(flips)
 
     def _contrast(
         self, n: int, coupling: Coupling, clamped: Clamped, high: list[Tensor], low: list[Tensor]
@@ -215,11 +199,8 @@ class DeltaEngine:
 
     def _bop(self, n: int, coupling: Coupling, contrast: Tensor, factor: float) -> int:
         """One step of Bop on coupling n; returns its flips."""
-        signs, bop = coupling.signs, self.optimizers.bop
-        groups = bop.param_groups if bop is not None else []
-        group = next((g for g in groups if any(p is signs for p in g["params"])), None)
-        if bop is None or group is None:
-            raise BinepError(f"engine 'delta': no Bop claims the signs of coupling {n}")
+        signs = coupling.signs
+        bop, group = self._bop_of(n)
         rate, bound = bop.prepare(signs, group)
         state = bop.state[signs]
         state["momentum"] = state["momentum"].contiguous()
@@ -249,10 +230,7 @@ class DeltaEngine:
         state["flips"] += flips
         if flips and bytes_of is None:
             self._relaxer.refresh(n)
-        rule = coupling.synapses.scale_factor.double() * factor  # type: ignore[union-attr]
-        overlap = torch.from_numpy(overlaps)
-        overlap = overlap if coupling.scale.dim() else overlap.sum()
-        coupling.scale.grad = (rule * overlap).to(coupling.scale.dtype)
+        self._set_scale_gradient(n, torch.from_numpy(overlaps), factor)
         return flips
 
 
@@ -261,25 +239,3 @@ def _read(states: list[Tensor], free: Settled) -> Relaxation:
     residuals = torch.zeros(free.steps)
     residuals[-1] = free.residual
     return Relaxation(states[-1:], [], residuals)
-
-
-def _check(network: Network, learning: Learning) -> EquilibriumPropagation:
-    """Refuse, by name, what this engine does not compute."""
-    needs = {
-        "real activations, neuron=HardSigmoid()": isinstance(network.neuron, HardSigmoid),
-        "dynamics='prototypical'": isinstance(network.dynamics, Prototypical),
-        "cost='mse'": network.cost == "mse",
-        "binary weights": all(coupling.binary for coupling in network.couplings),
-        "parameters in float32 on the CPU": all(
-            p.dtype == torch.float32 and p.device.type == "cpu" for p in network.parameters()
-        ),
-        "torch with oneDNN": torch.backends.mkldnn.is_available(),
-    }
-    for need, met in needs.items():
-        if not met:
-            raise BinepError(f"engine 'delta' needs {need}; the reference engine runs the rest")
-    if not isinstance(learning, EquilibriumPropagation):
-        raise BinepError(
-            f"engine 'delta' with {type(learning).__name__}: allowed is EquilibriumPropagation"
-        )
-    return learning

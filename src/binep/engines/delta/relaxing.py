@@ -3,6 +3,7 @@
 `Shallow` relaxes networks of one hidden layer, `Deep` all others; see `Relaxer`.
 """
 
+import functools
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -120,6 +121,12 @@ class Filters:
                 f"{side - 1}"
             )
         self.packed: list[tuple[Tensor, Tensor, int]] = []
+        if not convolves_bytes():
+            raise BinepError(
+                "engine 'delta' needs torch's oneDNN convolutions of bytes, and this torch "
+                f"({torch.__version__}) does not have them as expected; the reference engine runs "
+                "the rest"
+            )
 
     @property
     def pool(self) -> kernels.Pool:
@@ -144,10 +151,14 @@ class Filters:
         return _convolve(delta, self.map_shape, *self.packed[1])
 
 
+def _onednn() -> Any:
+    return torch.ops.onednn
+
+
 def _packed_filters(signs: Tensor, padding: int, below: Shape) -> tuple[Tensor, Tensor, int]:
     ones = torch.ones(len(signs))
     shape = [1, *below]
-    packed = torch.ops.onednn.qconv_prepack(
+    packed = _onednn().qconv_prepack(
         signs, ones, 1.0, ZERO_POINT, [1, 1], [padding] * 2, [1, 1], 1, shape
     )
     return packed, ones, padding
@@ -158,11 +169,27 @@ def _convolve(delta: Tensor, shape: Shape, packed: Tensor, ones: Tensor, padding
     channels, height, width = shape
     images = delta.view(len(delta), height, width, channels).permute(0, 3, 1, 2)
     zeros = torch.zeros(len(ones), dtype=torch.int32)
-    sums = torch.ops.onednn.qconv2d_pointwise(
+    sums = _onednn().qconv2d_pointwise(
         images, 1.0, ZERO_POINT, packed, ones, zeros, None, [1, 1], [padding] * 2, [1, 1], 1,
         1.0, 0, torch.float32, "none", [], "",
     )  # fmt: skip
     return sums.permute(0, 2, 3, 1).reshape(len(delta), -1)
+
+
+@functools.cache
+def convolves_bytes() -> bool:
+    """Whether torch has these convolutions and they give the right sums: its ops are not public."""
+    signs = torch.tensor([[[[1, -1], [1, 1]]], [[[-1, 1], [1, -1]]]], dtype=torch.int8)
+    delta = torch.arange(-4, 5) + ZERO_POINT
+    try:
+        found = _convolve(
+            delta.to(torch.uint8)[None], (1, 3, 3), *_packed_filters(signs, 1, (1, 3, 3))
+        )
+    except (AttributeError, RuntimeError, TypeError):
+        return False
+    image = (delta - ZERO_POINT).reshape(1, 1, 3, 3).float()
+    expected = torch.nn.functional.conv2d(image, signs.float(), padding=1)
+    return torch.equal(found, channels_last(expected))
 
 
 def bits_for(fan_in: int) -> int:

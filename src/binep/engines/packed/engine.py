@@ -11,16 +11,17 @@ from binep import metrics
 from binep.couplings import Dense, levels
 from binep.dynamics import EnergyBased
 from binep.engines.activity import Activity
+from binep.engines.in_place import InPlaceEngine
 from binep.engines.packed import learning as learn
 from binep.engines.packed.jit import announce, kernel_threads, run_shares
 from binep.engines.packed.layout import Layout, fan_in
 from binep.engines.packed.relaxing import Found, Motion, Synapses, relax_share
 from binep.errors import BinepError
-from binep.gradients import EquilibriumPropagation, Learning
+from binep.gradients import Learning
 from binep.metrics import Tally
 from binep.network import Clamped, Network
 from binep.neurons import Heaviside
-from binep.optim import Bop, Optimizers
+from binep.optim import Optimizers
 from binep.relaxation import Relaxation
 
 Array = Any
@@ -29,7 +30,7 @@ Array = Any
 LARGEST_SUM = 2**24
 
 
-class PackedEngine:
+class PackedEngine(InPlaceEngine):
     """Trains networks of binary weights and activations on the CPU; see `ReferenceEngine`.
 
     The packed weights are a copy; signs, momenta, biases and scales are changed where they are, in
@@ -54,17 +55,31 @@ class PackedEngine:
         *,
         early_stop: bool = True,
     ) -> None:
-        self.learning = _check(network, learning)
-        self.network, self.optimizers, self.early_stop = network, optimizers, early_stop
-        self.activity = Activity()
-        self._tally = Tally()
+        needs = {
+            "binary activations, neuron=Heaviside(...)": isinstance(network.neuron, Heaviside),
+            "dynamics='energy'": isinstance(network.dynamics, EnergyBased),
+        }
+        super().__init__(network, learning, optimizers, needs)
+        _check_sums(network)
+        self.early_stop = early_stop
         self._layout = Layout(network)
         self._bits = np.zeros(self._layout.words, np.uint64)
         self._motion = _motion(network)
-        self._seen: list[Any] = [None] * len(network.couplings)
+        self._scaled: list[Any] = [None] * len(network.couplings)
         # The thresholds at which all momenta have been found not to flip anything (more).
         self._tested: dict[int, tuple[Any, float]] = {}
         self._samples = None
+        # Of each dense coupling: where its columns stand in the packed layer below, and the way
+        # back; and lists of active neurons below.
+        self._columns = [
+            np.empty(0, np.int64) if conv else self._layout.columns(n)
+            for n, conv in enumerate(self._layout.wiring.conv)
+        ]
+        self._synapse = [
+            _inverse(columns, self._layout.below(n).cells)
+            for n, columns in enumerate(self._columns)
+        ]
+        self._lists: dict[int, Array] = {}
         # Only convolutions of the input are left to torch's own threads.
         self.own_threads = all(isinstance(coupling, Dense) for coupling in network.couplings)
         neurons = self._layout.cells
@@ -79,27 +94,18 @@ class PackedEngine:
         beta = ep.beta * (ep.draw_sign() if ep.sign == "random" else 1)
         clamped, target = self._clamp(x), self.network.target(labels)
         found, steps = self._phases(clamped, target, beta)
-        seen = metrics.tally(self.network, self._free(found, steps), labels)
+        seen = metrics.tally(self.network, self._free(found, steps), labels, target)
         span, base = (2 * beta, 2) if ep.sign == "centered" else (beta, 0)
         flips = self._learn(clamped, found, base, span)
-        for optimizer in (self.optimizers.sgd, self.optimizers.scale_sgd):
-            if optimizer is not None:
-                optimizer.step()
+        self._step_the_rest()
         self._tally += seen.having(flips=flips, nudged_steps=steps[1] + steps[2])
 
     @torch.no_grad()
     def evaluate(self, x: Tensor, labels: Tensor) -> Tally:
         """Read a mini-batch out of the free phase, without learning from it."""
-        found, steps = self._phases(self._clamp(x), self.network.target(labels), None)
-        return metrics.tally(self.network, self._free(found, steps), labels)
-
-    def collect(self) -> Tally:
-        """What was counted over the mini-batches trained on since the last call."""
-        tally, self._tally = self._tally, Tally()
-        return tally
-
-    def sync(self) -> None:
-        """The network and the optimizers are the state: there is nothing to bring back."""
+        target = self.network.target(labels)
+        found, steps = self._phases(self._clamp(x), target, None)
+        return metrics.tally(self.network, self._free(found, steps), labels, target)
 
     @torch.no_grad()
     def relax(self, x: Tensor, labels: Tensor, beta: float) -> list[list[Tensor]]:
@@ -129,25 +135,22 @@ class PackedEngine:
 
     def _load(self) -> None:
         """Pack the signs again where the network's have been changed by someone else."""
-        for n, coupling in enumerate(self.network.couplings):
-            version = (coupling.signs.data_ptr(), coupling.signs._version)
-            if self._seen[n] != version:
-                if not coupling.signs.is_contiguous():
-                    raise BinepError(
-                        f"engine 'packed': the signs of coupling {n} are not contiguous"
-                    )
-                self._layout.pack_signs(n, coupling.signs, self._bits)
-                self._seen[n] = version
-                self._tested.pop(n, None)
+        for n in self._changed_signs():
+            self._layout.pack_signs(n, self.network.couplings[n].signs, self._bits)
+            self._tested.pop(n, None)
         for n, (coupling, layer) in enumerate(
             zip(self.network.couplings, self._layout.layers, strict=True)
         ):
             here = slice(layer.start, layer.start + layer.cells)
+            if coupling.bias is not None:
+                self._synapses.bias[here] = layer.spread(coupling.bias.detach().numpy())
+            version = (coupling.scale.data_ptr(), coupling.scale._version)
+            if self._scaled[n] == version:
+                continue
+            self._scaled[n] = version
             scale = coupling.scale.detach().numpy().reshape(-1)
             gain = np.broadcast_to(scale, (layer.channels,))
             self._synapses.gain[here] = layer.spread(gain)
-            if coupling.bias is not None:
-                self._synapses.bias[here] = layer.spread(coupling.bias.detach().numpy())
             if n and not self._layout.wiring.conv[n]:
                 below = self._layout.layers[n - 1]
                 ones = np.full(below.channels, scale[0], np.float32)
@@ -243,30 +246,24 @@ class PackedEngine:
         """Step Bop on every coupling and leave the gradients of biases and scales in `.grad`."""
         plus, minus, batch = found.bits[1], found.bits[base], len(clamped.x)
         contrast = learn.contrast_bits(plus, minus)
-        flips: dict[int, int] = {}
+        flips = []
         for n, coupling in enumerate(self.network.couplings):
             layer = self._layout.layers[n]
             factor = -1 / (span * batch * (levels(clamped.x) if n == 0 else 1))
-            flips[id(coupling.signs)] = self._bop(n, clamped, found, base, factor)
+            flips.append(self._bop(n, clamped, found, base, factor))
             if coupling.bias is not None:
                 here = layer.gather(contrast[layer.start : layer.start + layer.cells])
                 here = here.reshape(layer.channels, -1).sum(1)
                 difference = torch.from_numpy(here.astype(np.float32))
                 coupling.bias.grad = -1 / (span * batch) * difference
-        bop = self.optimizers.bop
-        claimed = [p for group in bop.param_groups for p in group["params"]] if bop else []
-        return [flips[id(p)] for p in claimed]
+        return self._in_order(flips)
 
     def _bop(self, n: int, clamped: Clamped, found: Found, base: int, factor: float) -> int:
         coupling, layer = self.network.couplings[n], self._layout.layers[n]
         if n == 0 and clamped.x.is_floating_point():
             return self._bop_real(clamped, found, base, factor)
-        wiring, bop = self._layout.wiring, self.optimizers.bop
-        signs = coupling.signs
-        group = _group(bop, signs)
-        if group is None:
-            raise BinepError(f"engine 'packed': no Bop claims the signs of coupling {n}")
-        assert bop is not None
+        wiring, signs = self._layout.wiring, coupling.signs
+        bop, group = self._bop_of(n)
         at_rest = not bop.state[signs] and group["noise"] == 0
         rate, bound = bop.prepare(signs, group)
         state = bop.state[signs]
@@ -292,19 +289,15 @@ class PackedEngine:
             np.float32(rate),
             np.float32(bound),
         )
-        overlaps = np.zeros(layer.channels, np.int64)
+        overlaps = np.zeros((kernel_threads(), layer.channels), np.int64)
         flips, touched = self._coincide(n, bopping, clamped, found, base, overlaps)
-        conv = wiring.conv[n]
         if np.float32(bound) < tested:
-            columns = np.empty(0, np.int64) if conv else self._layout.columns(n)
+            columns = self._columns[n]
             taps = int(wiring.kernel[n] ** 2)
             flips += sum(run_shares(learn.flip_share, bopping, columns, taps))
         self._tested[n] = ((momentum.data_ptr(), momentum._version), float(np.float32(bound)))
         state["flips"] += int(flips)
-        rule = coupling.synapses.scale_factor.double() * factor  # type: ignore[union-attr]
-        overlap = torch.from_numpy(overlaps).double()
-        overlap = overlap if conv else overlap.sum()
-        coupling.scale.grad = (rule * overlap).to(coupling.scale.dtype)
+        self._set_scale_gradient(n, torch.from_numpy(overlaps.sum(0)), factor)
         self.activity += Activity(coincidences=int(touched))
         return int(flips)
 
@@ -321,18 +314,18 @@ class PackedEngine:
         layout, layer = self._layout, self._layout.layers[n]
         plus, minus = found.bits[1], found.bits[base]
         if not layout.wiring.conv[n]:
-            columns = layout.columns(n)
+            columns = self._columns[n]
             if n == 0:
                 pixels = _pixels(clamped.x)
-                args = (bopping, pixels, plus, minus, layer.span, columns, overlaps)
+                args = (bopping, pixels, plus, minus, layer.span, columns, overlaps[0])
                 return _sums(run_shares(learn.learn_pixels_share, *args))
             below = layout.below(n)
-            synapse = np.zeros(below.cells, np.int64)
-            synapse[columns] = np.arange(len(columns))
-            lists = np.empty((4, len(plus), below.cells), np.int32)
-            lengths = np.empty((4, len(plus)), np.int64)
-            run_shares(learn.list_share, plus, minus, below.span, lists, lengths)
-            args = (bopping, plus, minus, lists, lengths, layer.span, synapse, columns, overlaps)
+            shape, lists = (len(overlaps), 4 * len(plus) * below.cells), self._lists.get(n)
+            if lists is None or lists.shape != shape:
+                # Pages that are never written to take no memory.
+                lists = self._lists[n] = np.empty(shape, np.int32)
+            spans = (below.span, layer.span, self._synapse[n], columns)
+            args = (bopping, plus, minus, *spans, lists, overlaps)
             return _sums(run_shares(learn.learn_dense_share, *args))
         below, pixels = layout.below(n), np.empty((0, 0, 0, 0), np.uint8)
         if n == 0:
@@ -361,7 +354,7 @@ class PackedEngine:
             minus_switches,
             below.span if n else (0, 0),
             layer.span,
-            overlaps,
+            overlaps[0],
         )
         return _sums(shares)
 
@@ -377,14 +370,8 @@ class PackedEngine:
 
     def _bop_real(self, clamped: Clamped, found: Found, base: int, factor: float) -> int:
         """The first coupling's step for real inputs: sums of real numbers, as the reference's."""
-        coupling, layer, bop = (
-            self.network.couplings[0],
-            self._layout.layers[0],
-            self.optimizers.bop,
-        )
-        group = _group(bop, coupling.signs)
-        if bop is None or group is None:
-            raise BinepError("engine 'packed': no Bop claims the signs of coupling 0")
+        coupling, layer = self.network.couplings[0], self._layout.layers[0]
+        bop, group = self._bop_of(0)
         first, last = layer.span
 
         def correlate(bits: Array) -> Tensor:
@@ -413,10 +400,11 @@ def _pixels(x: Tensor) -> Array:
     return x.flatten(1).to(torch.uint8).contiguous().numpy()
 
 
-def _group(bop: Bop | None, parameter: Tensor) -> dict[str, Any] | None:
-    """The group of Bop that a parameter belongs to."""
-    groups = bop.param_groups if bop is not None else []
-    return next((g for g in groups if any(p is parameter for p in g["params"])), None)
+def _inverse(places: Array, size: int) -> Array:
+    """Which entry of `places` holds each of the numbers below `size`; 0 where none does."""
+    inverse = np.zeros(size, np.int64)
+    inverse[places] = np.arange(len(places))
+    return inverse
 
 
 def _motion(network: Network) -> Motion:
@@ -439,24 +427,8 @@ def _motion(network: Network) -> Motion:
     )
 
 
-def _check(network: Network, learning: Learning) -> EquilibriumPropagation:
-    """Refuse, by name, what this engine does not compute."""
-    needs = {
-        "binary activations, neuron=Heaviside(...)": isinstance(network.neuron, Heaviside),
-        "dynamics='energy'": isinstance(network.dynamics, EnergyBased),
-        "cost='mse'": network.cost == "mse",
-        "binary weights": all(coupling.binary for coupling in network.couplings),
-        "parameters in float32 on the CPU": all(
-            p.dtype == torch.float32 and p.device.type == "cpu" for p in network.parameters()
-        ),
-    }
-    for need, met in needs.items():
-        if not met:
-            raise BinepError(f"engine 'packed' needs {need}; the reference engine runs the rest")
-    if not isinstance(learning, EquilibriumPropagation):
-        raise BinepError(
-            f"engine 'packed' with {type(learning).__name__}: allowed is EquilibriumPropagation"
-        )
+def _check_sums(network: Network) -> None:
+    """Refuse sums that are too large."""
     for n, coupling in enumerate(network.couplings):
         largest = (fan_in(coupling) + 8) * (255 if n == 0 else 1)
         if largest >= LARGEST_SUM:
@@ -464,4 +436,3 @@ def _check(network: Network, learning: Learning) -> EquilibriumPropagation:
                 f"engine 'packed': sums of coupling {n} reach {largest}: allowed is less than "
                 f"{LARGEST_SUM}, so that they are exact in float32"
             )
-    return learning

@@ -5,7 +5,9 @@ the momentum stays as it is (its decay is kept outside the array) and the synaps
 work is done only for neurons above that are active, or that changed between the phases.
 
 A thread owns 64 neurons (or channels) above at a time: their momenta, their rows of packed weights
-towards the layer below, and one whole word of every row towards the layer above. Nothing is shared.
+towards the layer below, and one whole word of every row towards the layer above. Of a dense
+coupling of bits it owns some words of neurons below instead, and all of their synapses. Nothing is
+shared.
 """
 
 from typing import Any, NamedTuple
@@ -111,13 +113,13 @@ def flip_share(bopping, columns, taps, threads, thread):
 
 
 @inner
-def _list_only(words, others, to):
-    """List the positions of the bits that are 1 in `words` and 0 in `others`; returns how many."""
-    count = 0
+def _list_only(words, others, first, to, count):
+    """Append the positions of the bits that are 1 in `words` and 0 in `others`, counted on from
+    `first`; returns how many are listed now."""
     for w in range(len(words)):
         rest = words[w] & ~others[w]
         while rest:
-            to[count] = 64 * w + lowest(rest)
+            to[count] = first + 64 * w + lowest(rest)
             rest &= rest - _ONE
             count += 1
     return count
@@ -160,65 +162,61 @@ def _bop_touched(bopping, i, contrast, touched, count, synapse, columns):
 
 
 @kernel
-def list_share(plus, minus, below, lists, lengths, threads, thread):
-    """Every n-th sample's active neurons below: of plus, of minus, of only plus, of only minus.
-
-    `lists` is (4, batch, neurons below), `lengths` (4, batch): outputs.
-    """
-    nothing = np.zeros(below[1] - below[0], np.uint64)
-    for b in range(thread, len(plus), threads):
-        p, m = plus[b, below[0] : below[1]], minus[b, below[0] : below[1]]
-        lengths[0, b] = _list_only(p, nothing, lists[0, b])
-        lengths[1, b] = _list_only(m, nothing, lists[1, b])
-        lengths[2, b] = _list_only(p, m, lists[2, b])
-        lengths[3, b] = _list_only(m, p, lists[3, b])
-
-
-@kernel
 def learn_dense_share(
-    bopping, plus, minus, lists, lengths, above, synapse, columns, overlaps, threads, thread
+    bopping, plus, minus, below, above, synapse, columns, lists, overlaps, threads, thread
 ):
-    """One step of Bop on a dense coupling of bits, on every n-th word of neurons above.
+    """One step of Bop on a dense coupling of bits, on one of n parts of the layer below.
 
     `d_ij = sum_b (plus_i plus_j - minus_i minus_j)`: where neuron i is active in both phases only
     the bits below that differ count, otherwise all bits of the phase in which it is active.
 
     Args:
         plus, minus: packed activities of the two phases, (batch, words).
-        lists, lengths: active neurons below, see `list_share`.
-        above: first word and one past the last of the layer.
+        below, above: first word and one past the last of the two layers.
         synapse, columns: places in the packed layer below to columns of the weight, and back.
-        overlaps: `<signs, contrast>` of each neuron above, an output.
+        lists: workspace, (threads, 4 batch neurons below).
+        overlaps: `<signs, contrast>` of each neuron above, (threads, above), an output.
     Returns flips, and how many entries of the momentum were touched.
     """
-    batch, cells = lists.shape[1:]
-    all_flips, entries = 0, 0
+    batch, words = len(plus), below[1] - below[0]
+    begin, end = words * thread // threads, words * (thread + 1) // threads
+    nothing = np.zeros(end - begin, np.uint64)
+    # Active below, of each sample: in plus, in minus, only in plus, only in minus.
+    listed, bounds, length = lists[thread], np.zeros(4 * batch + 1, np.int64), 0
+    for b in range(batch):
+        p = plus[b, below[0] + begin : below[0] + end]
+        m = minus[b, below[0] + begin : below[0] + end]
+        for which in range(4):
+            one = p if which % 2 == 0 else m
+            other = nothing if which < 2 else (m if which == 2 else p)
+            length = _list_only(one, other, 64 * begin, listed, length)
+            bounds[4 * b + which + 1] = length
+    cells, all_flips, entries = 64 * words, 0, 0
     contrast = np.empty(cells, np.int32)
     for j in range(cells):
         contrast[j] = _EMPTY
     touched = np.empty(cells, np.int32)
     up, down = np.int32(1), np.int32(-1)
-    for chunk in range(thread, above[1] - above[0], threads):
-        word = above[0] + chunk
+    for word in range(above[0], above[1]):
         union = np.uint64(0)
         for b in range(batch):
             union |= plus[b, word] | minus[b, word]
         while union:
             bit = lowest(union)
             union &= union - _ONE
-            i, count = 64 * chunk + bit, 0
+            i, count = 64 * (word - above[0]) + bit, 0
             for b in range(batch):
                 in_plus = (plus[b, word] >> np.uint64(bit)) & _ONE
                 in_minus = (minus[b, word] >> np.uint64(bit)) & _ONE
                 if in_plus:
-                    which = 2 if in_minus else 0
-                    for n in range(lengths[which, b]):
-                        count = _bump(contrast, touched, count, lists[which, b, n], up)
+                    which = 4 * b + (2 if in_minus else 0)
+                    for n in range(bounds[which], bounds[which + 1]):
+                        count = _bump(contrast, touched, count, listed[n], up)
                 if in_minus:
-                    which = 3 if in_plus else 1
-                    for n in range(lengths[which, b]):
-                        count = _bump(contrast, touched, count, lists[which, b, n], down)
-            flips, overlaps[i], coincidences = _bop_touched(
+                    which = 4 * b + (3 if in_plus else 1)
+                    for n in range(bounds[which], bounds[which + 1]):
+                        count = _bump(contrast, touched, count, listed[n], down)
+            flips, overlaps[thread, i], coincidences = _bop_touched(
                 bopping, i, contrast, touched, count, synapse, columns
             )
             all_flips += flips
