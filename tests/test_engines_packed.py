@@ -1,6 +1,8 @@
 """The packed engine agrees with the reference in every bit, after every mini-batch."""
 
 import itertools
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -379,3 +381,18 @@ def test_kernels_are_compiled_once():
         "engine.evaluate(torch.zeros(1, 4, dtype=torch.uint8), torch.tensor([0]))\n"
     )
     assert_compiled_once(program)
+
+
+def test_training_starts_without_importing_the_compiler_of_torch():
+    """That takes a second, and several calls in torch do so in passing."""
+    program = (
+        "import sys, torch; from binep import recipe; from binep.data import load\n"
+        "from binep.runs import build_trainer\n"
+        "for name in ('digits-1fc-wa', 'digits-conv-wa'):\n"
+        "    chosen = recipe.load(name, ['network.learn_scale=true', 'optimizer.lr_scale=1e-6'])\n"
+        "    made = build_trainer(chosen, load('digits'), 0, torch.device('cpu'), 'packed')\n"
+        "    made.epoch(lambda: False)\n"
+        "sys.exit('torch._dynamo' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -1,5 +1,6 @@
 """Optimizers: Bop flips signs, SGD moves everything else, and each parameter has exactly one."""
 
+import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,14 @@ from binep.weights import RealWeight
 RATES = ("gamma", "tau", "lr_bias", "lr_scale", "lr_weight")
 
 
-class Bop(Optimizer):
+class _WithoutCompiler(Optimizer):
+    """An optimizer that does not import torch's compiler, which takes a second, to keep it out."""
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        inspect.unwrap(Optimizer.add_param_group)(self, param_group)
+
+
+class Bop(_WithoutCompiler):
     """The binary optimizer of Helwegen et al. (alg:bop), without latent weights.
 
         m <- (1 - gamma) m + gamma g        m starts at 0
@@ -132,7 +140,24 @@ def _decayed(momentum: Tensor, decay: float, gamma: float) -> float:
     return 2 * fraction
 
 
-class PositiveSGD(SGD):
+class PlainSGD(_WithoutCompiler, SGD):
+    """`p <- p - lr g`, as torch's SGD does it."""
+
+    def __init__(self, params: Iterable[Any], lr: float = 1e-3) -> None:
+        super().__init__(params, lr=lr)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        if closure is not None:
+            with torch.enable_grad():
+                closure()
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    p.add_(p.grad, alpha=-group["lr"])
+
+
+class PositiveSGD(PlainSGD):
     """Plain SGD on scales, which must stay positive: a layer is never inverted.
 
     An entry that a step would take below `floor` is set to it. `state[p]["clamped"]` counts how
@@ -167,7 +192,7 @@ class Optimizers:
     """The optimizers of a network, stepped together. Those without parameters are None."""
 
     bop: Bop | None
-    sgd: SGD | None
+    sgd: PlainSGD | None
     scale_sgd: PositiveSGD | None
 
     def __iter__(self) -> Iterator[Optimizer]:
@@ -239,7 +264,7 @@ def assign_optimizers(
             claim(moved, n, coupling.bias, lr="lr_bias")
     optimizers = Optimizers(
         Bop(flipped, noise=noise, generator=generator) if flipped else None,
-        SGD(moved, lr=0.0) if moved else None,
+        PlainSGD(moved, lr=0.0) if moved else None,
         PositiveSGD(scaled) if scaled else None,
     )
     check_claims(network, optimizers)

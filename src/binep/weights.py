@@ -45,8 +45,13 @@ class BinaryWeight(nn.Module):
 
     def __init__(self, draw: Tensor, *, channelwise: bool, learn_scale: bool = False) -> None:
         super().__init__()
-        scale = draw.abs().flatten(1).mean(1) if channelwise else draw.abs().mean()
-        self.signs = nn.Parameter(sign(draw))
+        if draw.is_meta:
+            # Only shapes are asked for; torch would import its compiler, which takes a second.
+            signs, scale = draw, draw.new_empty(len(draw) if channelwise else ())
+        else:
+            signs = sign(draw)
+            scale = draw.abs().flatten(1).mean(1) if channelwise else draw.abs().mean()
+        self.signs = nn.Parameter(signs)
         self.scale = nn.Parameter(scale, requires_grad=learn_scale)
         self.rule = CONV_SCALE_RULE if channelwise else DENSE_SCALE_RULE
 

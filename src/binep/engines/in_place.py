@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import SGD
 
 from binep.engines.activity import Activity
 from binep.errors import BinepError
@@ -106,20 +105,6 @@ class InPlaceEngine:
 
     def _step_the_rest(self) -> None:
         """Step what is not Bop's: biases and scales."""
-        if self.optimizers.sgd is not None:
-            _step(self.optimizers.sgd)
-        if self.optimizers.scale_sgd is not None:
-            self.optimizers.scale_sgd.step()
-
-
-def _step(sgd: SGD) -> None:
-    """`sgd.step()`, without what surrounds it where plain SGD is all that it does."""
-    extras = ("momentum", "weight_decay", "nesterov", "maximize")
-    hooked = sgd._optimizer_step_pre_hooks or sgd._optimizer_step_post_hooks
-    if hooked or any(group[extra] for group in sgd.param_groups for extra in extras):
-        sgd.step()
-        return
-    for group in sgd.param_groups:
-        for p in group["params"]:
-            if p.grad is not None:
-                p.add_(p.grad, alpha=-group["lr"])
+        for optimizer in (self.optimizers.sgd, self.optimizers.scale_sgd):
+            if optimizer is not None:
+                optimizer.step()
