@@ -180,3 +180,17 @@ def test_impossible_requests_are_refused_before_measuring(tmp_path):
         bench.bench(batches=0)
     with pytest.raises(BinepError, match="train=-1"):
         bench.sweep(train=-1)
+
+
+def test_every_panel_of_a_sweep_has_numbers_at_its_axes():
+    """Also one whose times hardly differ, below or above a decade's middle."""
+    for times in ([2.6, 2.7], [5.8, 6.4], [0.031, 0.033]):
+        curve = bench.Curve("mnist-1fc-wa", "packed", "T", [10, 160], times)
+        figure = bench.sweep_figure(bench.Sweep({}, "mnist", 0, [curve]))
+        figure.canvas.draw()
+        (axes,) = figure.axes
+        low, high = axes.get_ylim()
+        marks = [y for y in axes.get_yticks() if low <= y <= high]
+        assert len(marks) >= 2 and marks[0] <= min(times)
+        assert [tick.get_text() for tick in axes.get_xticklabels()] == ["10", "160"]
+        assert all(tick.get_text() for tick in axes.get_yticklabels())

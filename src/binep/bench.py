@@ -644,7 +644,8 @@ def sweep_figure(found: Sweep) -> Figure:
         axes.set_xlabel(SWEEP_LABELS[size])
         axes.set_ylabel("ms a mini-batch")
         low, high = axes.get_ylim()
-        # Room above the points for the legend.
+        # Down to a number that is written there, and room above the points for the legend.
+        low = max(n for e in range(-9, 9) for n in (10.0**e, 2 * 10.0**e, 5 * 10.0**e) if n <= low)
         axes.set_ylim(low, high * (high / low) ** 0.45)
         axes.legend(loc="upper left", fontsize=7.5)
     return figure
