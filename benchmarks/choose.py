@@ -28,14 +28,16 @@ class Question:
 SIGNS = tuple(f"learning.sign={sign}" for sign in ("positive", "random", "centered"))
 
 
+NONE = "schedule.tau.final=1.0; schedule.tau.over=0"
+
+
 def schedules(epochs: int, *variants: str) -> tuple[str, ...]:
     """Variants in which tau grows, or gamma falls, within these epochs; the first does neither.
 
     What lasts for all of training is tried in a training of that length.
     """
-    none = "schedule.tau.final=1.0; schedule.tau.over=0"
     filled = (text.replace("EPOCHS", str(epochs)) for text in variants)
-    return (none, *(text.replace("FIFTH", str(max(1, epochs // 5))) for text in filled))
+    return (NONE, *(text.replace("FIFTH", str(max(1, epochs // 5))) for text in filled))
 
 
 def tau(final: float, more: str = "") -> str:
@@ -45,6 +47,7 @@ def tau(final: float, more: str = "") -> str:
 # The biases' rates are halved five times in training, or stay.
 HALVED = "schedule.lr_bias.every=FIFTH"
 STEADY = "schedule.lr_bias.every=0; schedule.lr_bias.factor=1.0"
+HALF = "optimizer.tau=[1.25e-7, 1e-7]"  # of mnist-1fc-wa's
 GAMMA = "schedule.tau.final=1.0; schedule.tau.over=0; schedule.gamma.final=0.1; schedule.gamma.over"
 
 QUESTIONS = {
@@ -81,15 +84,23 @@ QUESTIONS = {
         "mnist-1fc-wa-schedule",
         schedules(
             40,
-            tau(2),
-            tau(4),
-            tau(8),
-            tau(16),
-            tau(8, "learning.sign=random"),
+            f"{NONE}; {HALF}",
+            tau(2, HALF),
+            tau(4, HALF),
+            tau(8, HALF),
+            tau(16, HALF),
+            tau(8, f"{HALF}; learning.sign=random"),
             tau(8, "optimizer.tau=[2.5e-7, 2e-7]"),
             tau(32, "optimizer.tau=[6e-8, 5e-8]"),
         ),
         epochs=40,
+        seeds=1,
+    ),
+    "1fc-wa-a-alpha": Question(
+        "Rate of alpha of mnist-1fc-wa-a",
+        "mnist-1fc-wa-a",
+        tuple(f"optimizer.lr_scale={rate}" for rate in (1e-9, 1e-8, 1e-7, 1e-6)),
+        epochs=20,
         seeds=2,
     ),
     "2fc-w-bias": Question(
