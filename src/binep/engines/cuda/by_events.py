@@ -9,10 +9,8 @@ from binep.couplings import ConvPool
 from binep.engines.cuda.conv_events import SILENT
 from binep.engines.cuda.couplings import FastConv, Kept
 from binep.engines.cuda.phases import Nudge, Phase, largest_change
-from binep.engines.cuda.stepwise import Stepwise
+from binep.engines.cuda.stepwise import BUSY_STEPS, Stepwise
 from binep.network import Network
-
-BUSY_STEPS = 4  # in which most bits change, so that products are cheaper
 
 
 class ConvEvents(Stepwise):

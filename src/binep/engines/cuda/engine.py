@@ -307,7 +307,12 @@ class CudaEngine:
             base = self.relaxer.nudged(first, free, labels, -1)
             span = 2 * learning.beta
         self._count(labels, free, nudged, base)
-        self._learn(x, numbers, switches, nudged, base, abs(span))
+        self.updater.update(x, numbers, switches, nudged, base, abs(span))
+        for optimizer in self._sgds():
+            optimizer.step()
+        for n, fast in enumerate(self.couplings):
+            if not self.updater.flips_copies(n, x):
+                fast.refresh()
 
     @torch.no_grad()
     def _evaluate(self, x: Tensor, labels: Tensor) -> None:
@@ -363,20 +368,3 @@ class CudaEngine:
             CENTERED=self.learning.sign == "centered",
             BATCH=power_of_two(batch),
         )
-
-    def _learn(
-        self,
-        x: Tensor,
-        numbers: Tensor,
-        switches: Tensor | None,
-        nudged: Phase,
-        base: Phase,
-        span: float,
-    ) -> None:
-        """Gradients of both phases, and every optimizer's step."""
-        self.updater.update(x, numbers, switches, nudged, base, span)
-        for optimizer in self._sgds():
-            optimizer.step()
-        for fast in self.couplings:
-            if not (isinstance(fast, FastDense) and fast.coupling.binary) or x.is_floating_point():
-                fast.refresh()

@@ -16,13 +16,12 @@ from binep.engines.cuda.phases import (
     power_of_two,
 )
 from binep.engines.cuda.settling import events_kernel, thin_kernel
-from binep.engines.cuda.stepwise import Stepwise
+from binep.engines.cuda.stepwise import BUSY_STEPS, Stepwise
 from binep.network import Network
 
 OUTPUTS = 16  # as many as a word has room for
 WIDTH = 16384  # hidden neurons that fit into the registers of a program
 WIDE = 1024  # from here on a flip's row of weights costs more than a share of a matrix product
-BUSY_STEPS = 4  # in which most bits of a wide network change, so that products are cheaper
 
 
 class Thin(Relaxing):

@@ -23,6 +23,7 @@ from binep.engines.cuda.phases import (
 )
 from binep.network import Network
 
+BUSY_STEPS = 4  # in which most bits of a wide network change, so that products are cheaper
 THIN = 16  # outputs whose product is done where it is needed
 
 

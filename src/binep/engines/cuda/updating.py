@@ -63,7 +63,7 @@ class Updater:
         ]
         for n, fast in enumerate(self.couplings):
             factor = -1 / (span * len(x) * (levels(x) if n == 0 else 1))
-            if isinstance(fast, FastDense) and not (n == 0 and x.is_floating_point()):
+            if isinstance(fast, FastDense) and not _real_input(n, x):
                 tails = flat(numbers) if n == 0 else changes[n - 1][1]
                 self._learn_dense(n, fast, changes[n][0], tails, factor)
                 continue
@@ -71,6 +71,11 @@ class Updater:
             below = (wide, wide) if n == 0 else (plus[n - 1], minus[n - 1])
             contrast = self._contrast(n, x, below, (plus[n], minus[n]), switches)
             self._apply(n, contrast * torch.sign(self.beta), factor)
+
+    def flips_copies(self, n: int, x: Tensor) -> bool:
+        """Whether `update` changes the copies of coupling n's signs, too, along with the signs."""
+        fast = self.couplings[n]
+        return isinstance(fast, FastDense) and fast.coupling.binary and not _real_input(n, x)
 
     def _sent(self, phase: Phase) -> list[Tensor]:
         """What learning reads: bits as they were sent, real activities in full precision."""
@@ -176,7 +181,7 @@ class Updater:
         """Both phases' correlations at once; in TF32 where that is exact, for bits and pixels."""
         fast = self.couplings[n]
         both, signed = torch.cat(below), torch.cat([above[0], -above[1]])
-        with tensor_cores(self.bits and not (n == 0 and x.is_floating_point())):
+        with tensor_cores(self.bits and not _real_input(n, x)):
             if isinstance(fast, FastDense):
                 return fast.in_parameter_order(signed.float().T @ flat(both).float())
             known = torch.cat([switches, switches]) if n == 0 and switches is not None else None
@@ -201,3 +206,8 @@ class Updater:
             contrast.numel(),
             factor,
         )
+
+
+def _real_input(n: int, x: Tensor) -> bool:
+    """Whether coupling n reads real numbers that float16 could not hold."""
+    return n == 0 and x.is_floating_point()

@@ -37,11 +37,11 @@ class PackedEngine(InPlaceEngine):
     the network and its optimizers, which so hold the state of training at any time. If someone else
     changes them, the copy is made anew.
 
-    `activity` counts what it has done: steps taken by all neurons of a sample (the others are taken
-    at constant drives), bits that changed, entries of momenta touched.
+    `activity` counts what it has done: steps in which bits of a sample changed or might have (in the
+    others nothing but nudged outputs is stepped), bits that changed, entries of momenta touched.
 
     Args:
-        early_stop: take quiet stretches at constant drives; the results are the same without.
+        early_stop: let neurons rest whose bits cannot change; the results are the same without.
     """
 
     name = "packed"

@@ -727,10 +727,11 @@ def _step(wiring, motion, sample, begin, end, nudged, live, now, early, measure)
     """Step number `now` of the layers from `begin` to `end`, of all words that are awake.
 
     If `measure`, of all words: those that rest have caught up. Returns how many bits changed, the
-    largest change of any state, if measured, and whether any word was awake.
+    largest change of any state, if measured, and how many words were awake: of nudged outputs, and
+    others.
     """
     layers = len(wiring.channels)
-    changed, residual, awake = 0, np.float32(0), begin > end
+    changed, residual, pulled, awake = 0, np.float32(0), 0, 0
     top = wiring.start[layers - 1] if nudged else wiring.start[layers]
     s, drive, pull, target = sample.s, sample.drive, sample.pull, sample.target
     for layer in range(begin, end):
@@ -740,8 +741,9 @@ def _step(wiring, motion, sample, begin, end, nudged, live, now, early, measure)
             sample.flipped[word] = _NONE
             if not (sample.awake[word] or measure):
                 continue
-            awake = awake or sample.awake[word]
             j = 64 * word
+            pulled += sample.awake[word] and j >= top
+            awake += sample.awake[word] and j < top
             if measure:
                 _copy_into(sample.before, 0, sample.s, j, 64)
             bits, moved = _advance(motion, drive, pull, target, top, live, s, j, s, j, j)
@@ -765,7 +767,7 @@ def _step(wiring, motion, sample, begin, end, nudged, live, now, early, measure)
         sample.event_count[layer] = count
         sample.active[layer] += active
         changed += count
-    return changed, residual, awake
+    return changed, residual, pulled, awake
 
 
 @inner
@@ -774,8 +776,8 @@ def _relax(wiring, synapses, motion, sample, steps, nudged, live, early, final, 
 
     `early`: let neurons rest. `final`: whether the states at the end are asked for and the last
     change of any. `trace`: the residual of every step, or nothing.
-    Returns the last step's residual, the bits that changed, and the steps in which any neuron did
-    not rest.
+    Returns the last step's residual, the bits that changed, and the steps in which bits changed or
+    neurons that are not nudged had to be stepped.
     """
     layers = len(wiring.channels)
     t, events, whole, residual = 0, 0, 0, np.float32(0)
@@ -786,17 +788,17 @@ def _relax(wiring, synapses, motion, sample, steps, nudged, live, early, final, 
         if measure:
             for layer in range(layers):
                 _catch_up(wiring, motion, sample, layer, t)
-        changed, residual, awake = _step(
+        changed, residual, pulled, awake = _step(
             wiring, motion, sample, 0, layers, nudged, live, t, early, measure
         )
         if len(trace) > 0:
             trace[t] = residual
         t += 1
-        whole += awake
+        whole += awake > 0 or changed > 0 or not early
         if changed:
             events += changed
             _update_drives(wiring, synapses, motion, sample, changed == 0, t, nudged, early)
-        elif not awake:
+        elif pulled + awake == 0:
             # Nothing will ever change but the states of those that rest.
             t = max(t, steps - 1) if final else steps
     return residual, events, whole
@@ -836,7 +838,9 @@ def _begin_upper(wiring, synapses, motion, sample):
     layers, count = len(wiring.channels), wiring.start[1]
     never = layers < 0
     _copy_into(sample.ahead, 0, sample.down, 0, count)
-    changed, _, _ = _step(wiring, motion, sample, 1, layers, never, np.float32(0), 0, never, never)
+    changed, _, _, _ = _step(
+        wiring, motion, sample, 1, layers, never, np.float32(0), 0, never, never
+    )
     sample.event_count[0] = 0
     _update_drives(wiring, synapses, motion, sample, never, 0, never, never)
     return changed
@@ -852,7 +856,7 @@ def _begin_first(wiring, synapses, motion, sample, before):
         drive[j] = up[j] + down[j]
     _fill(sample.event_count, 0, layers, 0)
     _fill(sample.awake, 0, len(sample.awake), True)
-    changed, _, _ = _step(wiring, motion, sample, 0, 1, never, np.float32(0), 0, never, never)
+    changed, _, _, _ = _step(wiring, motion, sample, 0, 1, never, np.float32(0), 0, never, never)
     _update_drives(wiring, synapses, motion, sample, never, 0, never, never)
     _add_up(sample, 0, count)
     return changed
