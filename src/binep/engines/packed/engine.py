@@ -37,8 +37,8 @@ class PackedEngine(InPlaceEngine):
     the network and its optimizers, which so hold the state of training at any time. If someone else
     changes them, the copy is made anew.
 
-    `activity` counts what it has done: steps in which bits of a sample changed or might have (in the
-    others nothing but nudged outputs is stepped), bits that changed, entries of momenta touched.
+    `activity` counts what it has done: steps in which bits of a sample changed or might have (in
+    the others only nudged outputs are stepped), bits that changed, entries of momenta touched.
 
     Args:
         early_stop: let neurons rest whose bits cannot change; the results are the same without.
