@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -276,6 +277,24 @@ def test_damaged_records_are_named(straight, tmp_path):
     (folder / "record.json").write_text("{")
     with pytest.raises(BinepError, match=r"record\.json: not readable"):
         runs.open_run(folder)
+
+
+def test_damaged_metrics_are_named(straight, tmp_path):
+    folder = copy_of(straight, tmp_path / "run")
+    whole = (folder / "metrics.jsonl").read_bytes()
+    (folder / "metrics.jsonl").write_bytes(b"\xff\xfe\n" + whole)
+    with pytest.raises(BinepError, match=r"metrics\.jsonl: line 1 is damaged"):
+        runs.open_run(folder)
+    (folder / "metrics.jsonl").write_bytes(whole + b"\xff\xfe")
+    assert runs.open_run(folder).metrics == straight.metrics
+
+
+def test_a_run_cannot_go_on_to_fewer_epochs(straight, tmp_path):
+    folder = copy_of(straight, tmp_path / straight.folder.name)
+    shorter = replace(straight.recipe, training=replace(straight.recipe.training, epochs=1))
+    with pytest.raises(BinepError, match="trained for 2 epochs already"):
+        runs.train(shorter, seed=3, out=tmp_path, resume=True)
+    assert runs.open_run(folder).recipe == straight.recipe
 
 
 def test_training_works_outside_the_main_thread(tmp_path):

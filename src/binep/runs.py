@@ -133,7 +133,7 @@ def _is_run(folder: Path) -> bool:
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """The lines of metrics.jsonl; a last line cut off by a crash is left out."""
     path = folder / "metrics.jsonl"
-    lines = path.read_text("utf-8").splitlines() if path.exists() else []
+    lines = path.read_bytes().splitlines() if path.exists() else []
     found = []
     for n, line in enumerate(lines):
         try:
@@ -286,6 +286,11 @@ def _check_earlier(folder: Path, recipe: Recipe, seed: int, resume: bool) -> Non
     ]
     if differences:
         raise BinepError(f"{folder} was begun with another recipe: {'; '.join(differences)}")
+    if len(saved.metrics) > recipe.training.epochs:
+        raise BinepError(
+            f"{folder} has been trained for {len(saved.metrics)} epochs already: allowed are at "
+            f"least as many, not {recipe.training.epochs}"
+        )
 
 
 def _differences(old: dict, new: dict, where: str = "") -> Iterator[tuple[str, Any, Any]]:
@@ -301,7 +306,7 @@ def _rewind_metrics(folder: Path, epochs: int) -> list[dict[str, Any]]:
     path = folder / "metrics.jsonl"
     history = read_metrics(folder)[:epochs]
     text = "".join(json.dumps(line) + "\n" for line in history)
-    if not path.exists() or path.read_text("utf-8") != text:
+    if not path.exists() or path.read_bytes() != text.encode():
         write_whole(path, text)
     return history
 
