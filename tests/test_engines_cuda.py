@@ -161,11 +161,10 @@ def test_a_deep_network_that_has_come_to_rest_is_left_alone():
     relaxed = []
     for steps in (60, 300):
         net, engine = build("dense-w", CudaEngine)
-        engine.relaxer.learning = replace(engine.learning, free_steps=steps)
         engine._take_up()
         with torch.no_grad():
             first, _ = engine._clamp(net.check(x.to(DEVICE)), engine._input(x.to(DEVICE)))
-            relaxed.append(engine.relaxer.free(first, 5))
+            relaxed.append(engine.relaxer.free(first, steps))
     short, long = relaxed
     assert int(short.ran) == int(long.ran) < 60 and short.residual.item() == 0.0
     assert all(torch.equal(a, b) for a, b in zip(short.state, long.state, strict=True))
@@ -246,7 +245,7 @@ def test_two_colours_of_layers_relax_as_all_layers_at_once(steps: int):
     with torch.no_grad():
         x = net.check(x.to(DEVICE))
         first, _ = engine._clamp(x, engine._input(x))
-        by_colour = relaxer.free(first, 5)
+        by_colour = relaxer.free(first, steps)
         at_once = relaxer._run(first, *relaxer.start(5), steps)
     for one, two in zip(by_colour.state, at_once.state, strict=True):
         torch.testing.assert_close(one, two, rtol=0, atol=1e-6)

@@ -122,8 +122,8 @@ class Deltas(Relaxing):
 
     # --- phases
 
-    def free(self, first: Tensor, batch: int) -> Phase:
-        return self._run(first, self._begin(batch), self.learning.free_steps)
+    def free(self, first: Tensor, steps: int) -> Phase:
+        return self._run(first, self._begin(len(first)), steps)
 
     def nudged(self, first: Tensor, free: Phase, labels: Tensor, direction: int) -> Phase:
         rest: Traffic = free.traffic

@@ -22,15 +22,13 @@ class ConvEvents(Stepwise):
         small = all(coupling.pool <= 3 for coupling in convolutions)
         return network.neuron.binary and len(convolutions) > 1 and small
 
-    def free(self, first: Tensor, batch: int) -> Phase:
-        state, activity = self.start(batch)
-        busy = min(BUSY_STEPS, self.learning.free_steps - 1)
+    def free(self, first: Tensor, steps: int) -> Phase:
+        state, activity = self.start(len(first))
+        busy = min(BUSY_STEPS, steps - 1)
         for _ in range(busy):
             state, activity = self.step(first, state, activity)
         kept = {n: self._begin(n, activity) for n in self._convolutions}
-        return self._go_on(
-            first, state, activity, kept, self.learning.free_steps - busy, None, busy
-        )
+        return self._go_on(first, state, activity, kept, steps - busy, None, busy)
 
     def nudged(self, first: Tensor, free: Phase, labels: Tensor, direction: int) -> Phase:
         assert free.kept is not None

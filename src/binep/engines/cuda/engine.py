@@ -300,7 +300,7 @@ class CudaEngine:
     def _train_one(self, x: Tensor, labels: Tensor) -> None:
         learning, numbers = self.learning, self._input(x)
         first, switches = self._clamp(x, numbers)
-        free = self.relaxer.free(first, len(x))
+        free = self.relaxer.free(first, learning.free_steps)
         nudged = self.relaxer.nudged(first, free, labels, 1)
         base, span = free, learning.beta
         if learning.sign == "centered":
@@ -316,7 +316,7 @@ class CudaEngine:
 
     @torch.no_grad()
     def _evaluate(self, x: Tensor, labels: Tensor) -> None:
-        free = self.relaxer.free(self._clamp(x, self._input(x))[0], len(x))
+        free = self.relaxer.free(self._clamp(x, self._input(x))[0], self.learning.free_steps)
         self._count(labels, free, free, free, learning=False)
 
     def _clamp(self, x: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -65,7 +65,7 @@ class Relaxing:
         """Whether this way of relaxing can run a network."""
         raise NotImplementedError
 
-    def free(self, first: Tensor, batch: int) -> Phase:
+    def free(self, first: Tensor, steps: int) -> Phase:
         """Let a mini-batch settle, driven by `first`, (batch, *layer)."""
         raise NotImplementedError
 

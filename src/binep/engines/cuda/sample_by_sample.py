@@ -38,14 +38,19 @@ class Thin(Relaxing):
             and isinstance(network.dynamics, Prototypical)
         )
 
-    def free(self, first: Tensor, batch: int) -> Phase:
-        return self._run(first, None, None, 1)
+    def free(self, first: Tensor, steps: int) -> Phase:
+        return self._run(first, steps)
 
     def nudged(self, first: Tensor, free: Phase, labels: Tensor, direction: int) -> Phase:
-        return self._run(first, free, labels, direction)
+        return self._run(first, self.learning.nudged_steps, free, labels, direction)
 
     def _run(
-        self, first: Tensor, start: Phase | None, labels: Tensor | None, direction: int
+        self,
+        first: Tensor,
+        steps: int,
+        start: Phase | None = None,
+        labels: Tensor | None = None,
+        direction: int = 1,
     ) -> Phase:
         coupling, dynamics = self.network.couplings[1], self.network.dynamics
         gain, bias = coupling.synapses.gain.detach(), coupling.bias
@@ -66,7 +71,7 @@ class Thin(Relaxing):
             ran,
             width,
             self.network.initial_state,
-            self.learning.free_steps if start is None else self.learning.nudged_steps,
+            steps,
             self.network.per_class,
             direction,
             HAS_BIAS=bias is not None,
@@ -107,22 +112,15 @@ class Events(Relaxing):
             neuron, entry = neuron + size, entry + count
         self.kernels, self.turned = kernels, turned
         self.table = torch.tensor(rows, dtype=torch.int32, device=self.device)
-        wide = min(self.sizes) >= WIDE
-        self.dense_steps = min(BUSY_STEPS if wide else 2, self.learning.free_steps - 1)
+        self.busy_steps = BUSY_STEPS if min(self.sizes) >= WIDE else 2
         self.stepwise = Stepwise(self.network, self.learning, self.couplings, self.beta, self.dtype)
 
-    def free(self, first: Tensor, batch: int) -> Phase:
-        state, activity = self.start(batch)
-        for _ in range(self.dense_steps):
+    def free(self, first: Tensor, steps: int) -> Phase:
+        state, activity = self.start(len(first))
+        busy = min(self.busy_steps, steps - 1)
+        for _ in range(busy):
             state, activity = self.stepwise.step(first, state, activity)
-        return self._run(
-            first,
-            self._add_up(state, activity),
-            self.learning.free_steps - self.dense_steps,
-            None,
-            1,
-            self.dense_steps,
-        )
+        return self._run(first, self._add_up(state, activity), steps - busy, None, 1, busy)
 
     def nudged(self, first: Tensor, free: Phase, labels: Tensor, direction: int) -> Phase:
         assert free.sums is not None

@@ -34,11 +34,11 @@ class Stepwise(Relaxing):
     def fits(network: Network) -> bool:
         return True
 
-    def free(self, first: Tensor, batch: int) -> Phase:
-        state, activity = self.start(batch)
+    def free(self, first: Tensor, steps: int) -> Phase:
+        state, activity = self.start(len(first))
         if self._two_coloured:
-            return self._free_two_coloured(first, state, activity)
-        return self._run(first, state, activity, self.learning.free_steps)
+            return self._free_two_coloured(first, state, activity, steps)
+        return self._run(first, state, activity, steps)
 
     def nudged(self, first: Tensor, free: Phase, labels: Tensor, direction: int) -> Phase:
         nudge = (self.target(labels), self.beta * direction, free.state[-1])
@@ -123,10 +123,10 @@ class Stepwise(Relaxing):
         return dense and isinstance(self.network.dynamics, Prototypical) and len(self.couplings) > 1
 
     def _free_two_coloured(
-        self, first: Tensor, state: list[Tensor], activity: list[Tensor]
+        self, first: Tensor, state: list[Tensor], activity: list[Tensor], steps: int
     ) -> Phase:
         """The same phase, in updates of the layers 1, 3, ... and 2, 4, ... in turn."""
-        steps, batch = self.learning.free_steps, len(first)
+        batch = len(first)
         odd, even = range(0, len(state), 2), range(1, len(state), 2)
         doubled = torch.cat([first, first])
         at = {(n, 0): pair for n, pair in enumerate(zip(state, activity, strict=True))}
