@@ -189,6 +189,10 @@ class Found(NamedTuple):
     steps: Array
 
 
+# A function is compiled again for every constant that it is given: these are none.
+_int = np.int64
+
+
 # --- sums of packed rows ------------------------------------------------------------------------
 
 
@@ -325,7 +329,9 @@ def _count_rows(matrix, sample, count, words, counts, at, offset):
     levels = _digits(count)
     # The first three bits are always written.
     _clear_planes(planes, words, max(levels, 3))
-    waiting = _add_rows(matrix, sample.rows, sample.inverted, count, words, planes, 0, 0)
+    waiting = _add_rows(
+        matrix, sample.rows, sample.inverted, count, words, planes, _int(0), _int(0)
+    )
     _finish_planes(planes, words, levels, waiting)
     for w in range(words):
         expand(planes, w, 2 * words, levels, counts, at + 64 * w, offset)
@@ -420,9 +426,9 @@ def _sort_events(wiring, sample, link, anew):
     below, words = link - 1, wiring.up_words[link]
     first, cells = wiring.start[below], 64 * wiring.words[below]
     if anew:
-        count = _list_active(wiring, sample, below, 0, 1)
+        count = _list_active(wiring, sample, below, _int(0), _int(1))
     else:
-        count, _ = _list_events(wiring, sample, below, 0, 1)
+        count, _ = _list_events(wiring, sample, below, _int(0), _int(1))
     place, begin = 0, 0
     sample.bounds[0] = 0
     for n in range(count):
@@ -622,7 +628,7 @@ def _update_drives(wiring, synapses, motion, sample, anew, now, nudged, early):
             active = sample.active[link]
             _drive_down(held, at, active, synapses, sample, under, under_count)
     if anew:
-        _add_up(sample, 0, wiring.start[1])
+        _add_up(sample, _int(0), wiring.start[1])
     for layer in range(layers):
         if sample.fresh[layer]:
             _wake(wiring, motion, sample, layer, now, nudged, early)
@@ -782,14 +788,14 @@ def _relax(wiring, synapses, motion, sample, steps, nudged, live, early, final, 
     layers = len(wiring.channels)
     t, events, whole, residual = 0, 0, 0, np.float32(0)
     for layer in range(layers):
-        _wake(wiring, motion, sample, layer, 0, nudged, early)
+        _wake(wiring, motion, sample, layer, _int(0), nudged, early)
     while t < steps:
         measure = len(trace) > 0 or (final and t + 1 == steps)
         if measure:
             for layer in range(layers):
                 _catch_up(wiring, motion, sample, layer, t)
         changed, residual, pulled, awake = _step(
-            wiring, motion, sample, 0, layers, nudged, live, t, early, measure
+            wiring, motion, sample, _int(0), layers, nudged, live, t, early, measure
         )
         if len(trace) > 0:
             trace[t] = residual
@@ -805,10 +811,15 @@ def _relax(wiring, synapses, motion, sample, steps, nudged, live, early, final, 
 
 
 @inner
-def _begin(wiring, synapses, motion, sample):
-    """The state at t = 0, the same for every sample up to what the input drives."""
+def _begin(wiring, synapses, motion, sample, ahead):
+    """The state at t = 0, the same for every sample up to what the input drives.
+
+    If `ahead`, with the first step of all layers but the first, in which no input is felt yet: what
+    the first layer has to be stepped with, its `down` before that step, is left in its `ahead`.
+    Returns how many bits changed.
+    """
     layers = len(wiring.channels)
-    neurons = wiring.start[layers]
+    neurons, count = wiring.start[layers], wiring.start[1]
     on = motion.initial >= motion.threshold
     _fill(sample.s, 0, neurons, 0)
     for word in range(neurons // 64):
@@ -825,30 +836,22 @@ def _begin(wiring, synapses, motion, sample):
     _fill(sample.event_count, 0, layers, 0)
     _fill(sample.awake, 0, neurons // 64, True)
     never = layers < 0
-    _update_drives(wiring, synapses, motion, sample, not never, 0, never, never)
+    _update_drives(wiring, synapses, motion, sample, not never, _int(0), never, never)
 
-
-@inner
-def _begin_upper(wiring, synapses, motion, sample):
-    """The first step of all layers but the first, in which no input is felt yet.
-
-    What the first layer has to be stepped with, its `down` before this step, is left in its
-    `ahead`. Returns how many bits changed.
-    """
-    layers, count = len(wiring.channels), wiring.start[1]
-    never = layers < 0
+    if not ahead:
+        return 0
     _copy_into(sample.ahead, 0, sample.down, 0, count)
     changed, _, _, _ = _step(
-        wiring, motion, sample, 1, layers, never, np.float32(0), 0, never, never
+        wiring, motion, sample, _int(1), layers, never, np.float32(0), _int(0), never, never
     )
     sample.event_count[0] = 0
-    _update_drives(wiring, synapses, motion, sample, never, 0, never, never)
+    _update_drives(wiring, synapses, motion, sample, never, _int(0), never, never)
     return changed
 
 
 @inner
 def _begin_first(wiring, synapses, motion, sample, before):
-    """The first step of the first layer, all others having taken theirs; see `_begin_upper`."""
+    """The first step of the first layer, all others having taken theirs; see `_begin`."""
     layers, count = len(wiring.channels), wiring.start[1]
     never = layers < 0
     up, down, drive = sample.up[:count], before[:count], sample.drive[:count]
@@ -856,9 +859,11 @@ def _begin_first(wiring, synapses, motion, sample, before):
         drive[j] = up[j] + down[j]
     _fill(sample.event_count, 0, layers, 0)
     _fill(sample.awake, 0, len(sample.awake), True)
-    changed, _, _, _ = _step(wiring, motion, sample, 0, 1, never, np.float32(0), 0, never, never)
-    _update_drives(wiring, synapses, motion, sample, never, 0, never, never)
-    _add_up(sample, 0, count)
+    changed, _, _, _ = _step(
+        wiring, motion, sample, _int(0), _int(1), never, np.float32(0), _int(0), never, never
+    )
+    _update_drives(wiring, synapses, motion, sample, never, _int(0), never, never)
+    _add_up(sample, _int(0), count)
     return changed
 
 
@@ -976,32 +981,17 @@ def _drive_from_pixels(wiring, synapses, sample, pixels, gain):
 
 
 @inner
-def _relax_phase(wiring, synapses, motion, sample, steps, strength, live, early, found, phase, b):
-    """One phase of one sample, nudged if `strength` is not 0, and what it leaves."""
-    traced = found.residuals.shape[2] > 1
-    trace = found.residuals[phase, b] if traced else found.residuals[phase, b, :0]
-    nudged = strength != 0
-    if nudged:
-        top = wiring.start[len(wiring.channels) - 1]
-        for j in range(wiring.channels[-1]):
-            pull = strength * (sample.target[j] - sample.s[top + j])
-            sample.pull[j] = np.float32(0) if live else pull
-    residual, events, whole = _relax(
-        wiring,
-        synapses,
-        motion,
-        sample,
-        steps,
-        nudged,
-        strength if live else np.float32(0),
-        early,
-        phase == 0 or found.states.shape[1] > 0,
-        trace,
-    )
-    if not traced:
-        found.residuals[phase, b, 0] = residual
-    found.events[b] += events
-    found.steps[b] += whole
+def _nudge(wiring, sample, strength, live):
+    """Set the constant part of a phase's nudge, nothing if it is `live`."""
+    top = wiring.start[len(wiring.channels) - 1]
+    for j in range(wiring.channels[-1]):
+        pull = strength * (sample.target[j] - sample.s[top + j])
+        sample.pull[j] = np.float32(0) if live else pull
+
+
+@inner
+def _note(sample, found, phase, b):
+    """Note what a phase of sample b has left."""
     for w in range(len(sample.bits)):
         found.bits[phase, b, w] = sample.bits[w]
     if found.switches.shape[1]:
@@ -1045,10 +1035,10 @@ def relax_share(
         _nth(samples, 3 * thread + 1),
         _nth(samples, 3 * thread + 2),
     )
-    _begin(wiring, synapses, motion, first)
     # Traced, every step is the same for all layers.
-    ahead = steps[0] > 1 and found.residuals.shape[2] == 1
-    upper = _begin_upper(wiring, synapses, motion, first) if ahead else 0
+    traced = found.residuals.shape[2] > 1
+    ahead = steps[0] > 1 and not traced
+    upper = _begin(wiring, synapses, motion, first, ahead)
     layers = len(wiring.channels)
     top, outputs = wiring.start[layers - 1], wiring.channels[layers - 1]
     for b in range(thread, len(targets), threads):
@@ -1058,7 +1048,7 @@ def relax_share(
             _copy_into(sample.up, 0, drives[b], 0, wiring.start[1])
         else:
             _drive_from_pixels(wiring, synapses, sample, pixels[b], pixel_gain)
-        _add_up(sample, 0, wiring.start[1])
+        _add_up(sample, _int(0), wiring.start[1])
         if ahead:
             changed = _begin_first(wiring, synapses, motion, sample, first.ahead)
             found.events[b] += upper + changed
@@ -1068,19 +1058,25 @@ def relax_share(
                 if phase == 2:
                     _copy(kept, sample)
                 strength = np.float32(0) if phase == 0 else (beta if phase == 1 else -beta)
-                _relax_phase(
+                nudged, final = strength != 0, phase == 0 or found.states.shape[1] > 0
+                _nudge(wiring, sample, strength, live)
+                residual, events, whole = _relax(
                     wiring,
                     synapses,
                     motion,
                     sample,
                     steps[phase] - (1 if ahead and phase == 0 else 0),
-                    strength,
-                    live,
+                    nudged,
+                    strength if live else np.float32(0),
                     early,
-                    found,
-                    phase,
-                    b,
+                    final,
+                    found.residuals[phase, b] if traced else found.residuals[phase, b, :0],
                 )
+                if not traced:
+                    found.residuals[phase, b, 0] = residual
+                found.events[b] += events
+                found.steps[b] += whole
+                _note(sample, found, phase, b)
                 if phase == 0:
                     _copy_into(found.top[b], 0, sample.s, top, outputs)
                     if steps[2]:
