@@ -27,7 +27,7 @@ from binep import (
 from binep import (
     recipe as recipes,
 )
-from binep.engines.cuda import CudaEngine
+from binep.engines.cuda import CudaEngine, ThroughTimeEngine
 from binep.engines.cuda.couplings import split_digits
 from binep.engines.cuda.packing import Layout
 from binep.engines.cuda.stepwise import Stepwise
@@ -287,6 +287,30 @@ def test_real_weights_are_trained_too():
         states.append([p.detach().clone() for p in net.parameters()])
     for a, b in zip(*states, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["thin-w", "dense-w", "conv-w"])
+@pytest.mark.parametrize("steps", [3, 6])
+def test_backpropagation_through_time_agrees(kind: str, steps: int):
+    """Whether some of the 6 steps run before those that are differentiated, or none."""
+    pair = []
+    for engine in (ReferenceEngine, ThroughTimeEngine):
+        net, built = build(kind, CudaEngine)
+        learning = BackpropThroughTime(6, steps)
+        subject = engine(net, learning, built.optimizers)
+        generator = torch.Generator().manual_seed(3)
+        for size in (5, 5, 3):
+            x = torch.randint(256, (size, 1, 8, 8), generator=generator, dtype=torch.uint8)
+            subject.train(x.to(DEVICE), (torch.arange(size) % 4).to(DEVICE))
+        found = subject.evaluate(x.to(DEVICE), (torch.arange(size) % 4).to(DEVICE))
+        pair.append((net, subject.collect(), found))
+    (net, tally, seen), (other, found, again) = pair
+    assert found.flips == tally.flips and found.wrong == tally.wrong
+    assert found.loss == pytest.approx(tally.loss, rel=1e-3)
+    assert again.loss == pytest.approx(seen.loss, rel=1e-3)
+    assert (found.samples, found.batches, found.nudged_steps) == (13, 3, 0)
+    for (name, p), q in zip(net.named_parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(q, p, rtol=1e-3, atol=1e-4, msg=name)
 
 
 def test_restored_parameters_are_taken_up():

@@ -8,7 +8,7 @@ coupling `signs.grad` holds `dL/dW`.
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from binep.couplings import levels
 from binep.errors import BinepError, choose
-from binep.network import Clamped, Network
+from binep.network import Clamped, Network, State
 from binep.relaxation import NUDGES, Nudge, Relaxation, relax
 
 SIGNS = ("positive", "random", "centered")
@@ -180,17 +180,25 @@ class BackpropThroughTime:
 
     def backward(self, network: Network, x: Tensor, labels: Tensor) -> Phases:
         """Run the free phase on a mini-batch and fill `.grad` of every parameter."""
-        if network.neuron.binary:
-            raise BinepError(
-                f"BackpropThroughTime with {network.neuron}: a step has no derivative, allowed "
-                "are real activations"
-            )
-        target, state, residuals = network.target(labels), network.initial(x), []
+        state, residuals = network.initial(x), []
         if self.free_steps > self.steps:
             settled = relax(
                 network, x, state, self.free_steps - self.steps, tolerance=self.tolerance
             )
             state, residuals = settled.state, [settled.residuals]
+        last = self.differentiate(network, x, state, labels)
+        return Phases(replace(last, residuals=torch.cat([*residuals, last.residuals])))
+
+    def differentiate(
+        self, network: Network, x: Tensor, state: State, labels: Tensor
+    ) -> Relaxation:
+        """Run the last steps from a state and fill `.grad`; returns where they end."""
+        if network.neuron.binary:
+            raise BinepError(
+                f"BackpropThroughTime with {network.neuron}: a step has no derivative, allowed "
+                "are real activations"
+            )
+        target = network.target(labels)
         with torch.enable_grad(), _differentiable(network) as parameters:
             last = relax(network, x, state, self.steps, track_gradients=True)
             gradients = torch.autograd.grad(
@@ -201,8 +209,7 @@ class BackpropThroughTime:
             coupling.synapses.set_gradient_from_kernel(gradient_of[id(coupling.synapses.kernel)])
             if coupling.bias is not None:
                 coupling.bias.grad = gradient_of[id(coupling.bias)]
-        free = [s.detach() for s in last.state]
-        return Phases(Relaxation(free, last.switches, torch.cat([*residuals, last.residuals])))
+        return replace(last, state=[s.detach() for s in last.state])
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from torch import Tensor
 from binep.engines.activity import Activity
 from binep.engines.reference import ReferenceEngine
 from binep.errors import BinepError, choose
-from binep.gradients import Learning
+from binep.gradients import BackpropThroughTime, Learning
 from binep.hardware.imperfect import why_only_reference
 from binep.metrics import Tally
 from binep.network import Network
@@ -59,11 +59,13 @@ def _cuda(network: Network, learning: Learning, optimizers: Optimizers) -> Engin
     if not next(network.parameters()).is_cuda:
         raise BinepError("engine 'cuda' needs a GPU: device must be cuda, not cpu")
     try:
-        from binep.engines.cuda import CudaEngine
+        from binep.engines.cuda import CudaEngine, ThroughTimeEngine
     except ModuleNotFoundError as error:
         if error.name != "triton":
             raise
         raise BinepError("engine 'cuda' needs triton, which comes with torch for CUDA") from None
+    if isinstance(learning, BackpropThroughTime):
+        return ThroughTimeEngine(network, learning, optimizers)
     return CudaEngine(network, learning, optimizers)
 
 

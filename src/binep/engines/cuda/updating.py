@@ -192,14 +192,19 @@ class Updater:
         if not isinstance(synapses, BinaryWeight):
             synapses.set_gradient_from_contrast(contrast, factor)
             return
-        assert self.bop is not None
         if synapses.scale.requires_grad:
             synapses.set_scale_gradient(contrast, factor)
+        self.flip(n, contrast, factor)
+
+    def flip(self, n: int, contrast: Tensor, factor: float) -> None:
+        """Bop on coupling n, whose gradient is `factor * contrast`."""
+        signs = self.network.couplings[n].signs
+        assert self.bop is not None
         launch(
             bop_kernel,
             contrast.numel(),
-            synapses.signs.detach(),
-            self.bop.state[synapses.signs]["momentum"],
+            signs.detach(),
+            self.bop.state[signs]["momentum"],
             contrast,
             self.rates[n],
             self.flips[n:],
