@@ -7,8 +7,8 @@ replayed; small or quiet networks relax inside one kernel (see `relaxing`).
 
 Numbers. Activities are sent in float16 (real ones rounded to 11 bits; bits, signs and pixels are
 exact in it) or int8 (bits, or differences of real ones, see `deltas`), and products added up in
-float32 or int32, so that with bits everything agrees with the reference bit for bit, as long as sums
-stay below 2**24. States, momenta and all element-wise arithmetic are float32.
+float32 or int32, so that with bits everything agrees with the reference bit for bit, as long as
+sums stay below 2**24. States, momenta and all element-wise arithmetic are float32.
 """
 
 from collections.abc import Callable, Iterator, Sequence
