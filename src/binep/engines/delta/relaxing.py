@@ -11,10 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from binep.couplings import ConvPool, Coupling, Dense, Shape
+from binep.couplings import ConvPool, Dense, Shape
 from binep.engines.delta import kernels
 from binep.engines.delta.kernels import Nudging
 from binep.engines.packed.jit import run_shares
+from binep.engines.units import field_unit, sent_units
 from binep.errors import BinepError
 from binep.gradients import EquilibriumPropagation
 from binep.network import Clamped, Network
@@ -22,8 +23,6 @@ from binep.network import Clamped, Network
 Array = Any
 
 WIDEST_OUTPUT = 64  # of a shallow network: its synapses are float32 and should stay in the cache
-SUM_BITS = 30  # of int32
-MOST_BITS = 22  # float32 holds an activity to 24
 ZERO_POINT = 128  # the byte that convolutions take for 0
 
 FREE = Nudging(False, False, np.float32(0), False)
@@ -190,11 +189,6 @@ def convolves_bytes() -> bool:
     image = (delta - ZERO_POINT).reshape(1, 1, 3, 3).float()
     expected = torch.nn.functional.conv2d(image, signs.float(), padding=1)
     return torch.equal(found, channels_last(expected))
-
-
-def bits_for(fan_in: int) -> int:
-    """How fine activities can be sent so that a sum over so many of them stays an int32."""
-    return min(MOST_BITS, SUM_BITS - fan_in.bit_length())
 
 
 def channels_last(values: Tensor) -> Tensor:
@@ -367,7 +361,7 @@ class Deep:
             else:
                 assert isinstance(coupling, Dense)
                 self.couplings.append(Synapses(coupling, shape))
-        self.units = [2.0 ** bits_for(_fan_out(network, n)) for n in range(len(network.couplings))]
+        self.units = sent_units(network)
         self.sizes = [torch.Size(shape).numel() for shape in network.layer_shapes]
         maps = [torch.Size(c.map_shape).numel() for c in self.couplings if isinstance(c, Filters)]
         self.largest = max([*self.sizes, *maps])
@@ -593,9 +587,9 @@ class Deep:
             self._up_gains.append((gain, np.tile(bias, places)))
             largest = scale.max()
             conv = isinstance(self.couplings[n], Filters)
-            field_unit = 2.0 ** bits_for(_fan_down(coupling)) if conv else self.units[n]
-            self._share.append((scale / largest * field_unit / self.units[n]).astype(np.float32))
-            self._down_gains.append(float(largest) / field_unit)
+            sent_down = field_unit(coupling) if conv else self.units[n]
+            self._share.append((scale / largest * sent_down / self.units[n]).astype(np.float32))
+            self._down_gains.append(float(largest) / sent_down)
 
     def _gains(self, n: int) -> tuple[Array, Array]:
         return self._up_gains[n]
@@ -618,20 +612,6 @@ def _copied(link: Link) -> Link:
         link.field.copy(),
         link.shift.copy(),
     )
-
-
-def _fan_out(network: Network, n: int) -> int:
-    """Over how many neurons of layer n a sum runs: up through coupling n+1, or down through n."""
-    widest = network.couplings[n].synapses.kernel.shape[0]
-    if n + 1 < len(network.couplings):
-        widest = max(widest, network.couplings[n + 1].synapses.kernel[0].numel())
-    return widest
-
-
-def _fan_down(coupling: Coupling) -> int:
-    """Over how many neurons above a sum runs down."""
-    kernel = coupling.synapses.kernel
-    return kernel.shape[0] * kernel[0, 0].numel()
 
 
 def nudging(network: Network, learning: EquilibriumPropagation, beta: float) -> Nudging:
