@@ -180,6 +180,10 @@ def test_impossible_requests_are_refused_before_measuring(tmp_path):
         bench.bench(batches=0)
     with pytest.raises(BinepError, match="train=-1"):
         bench.sweep(train=-1)
+    said: list[str] = []
+    with pytest.raises(BinepError, match="warp"):
+        bench.bench(["digits-1fc-w"], engine="warp", device="cpu", say=said.append)
+    assert not said
 
 
 def test_every_panel_of_a_sweep_has_numbers_at_its_axes():

@@ -31,8 +31,15 @@ from binep.couplings import ConvPool, Coupling, Shape
 from binep.data import DATASETS, Dataset, Folder, Split, shuffled
 from binep.data import load as load_dataset
 from binep.engines.activity import Activity
-from binep.engines.select import CountsActivity, Engine, TakesMany, select_device, select_engine
-from binep.errors import BinepError
+from binep.engines.select import (
+    ENGINES,
+    CountsActivity,
+    Engine,
+    TakesMany,
+    select_device,
+    select_engine,
+)
+from binep.errors import BinepError, choose
 from binep.files import write_whole
 from binep.metrics import Tally
 from binep.network import Network
@@ -168,6 +175,7 @@ def bench(
     """
     _at_least(1, batches=batches, reference_batches=reference_batches)
     _at_least(0, train=train)
+    choose(engine, ("auto", *ENGINES), "engine")
     place = select_device(device)
     chosen = [recipes.load(name) for name in names]
     peak = measure_peak(place)
