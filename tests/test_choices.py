@@ -3,6 +3,7 @@
 import itertools
 import json
 import runpy
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,6 +41,28 @@ def test_variants_are_labelled_by_what_is_changed():
     assert [v.label for v in found] == ["as it is", "learning.beta=0.5; optimizer.tau=1e-5"]
     assert found[1].recipe.learning.beta == 0.5 and found[1].recipe.optimizer.tau == [1e-5] * 2
     assert len(make_variants("digits-1fc-w", ["learning.beta=0.5"], base=False)) == 1
+
+
+def test_variants_beside_each_other_come_out_as_one_after_the_other():
+    both = variants("", "learning.beta=1.0")
+    missing = [(variant, seed) for variant in both for seed in (0, 1)]
+    options = (1, "cpu", "reference", None, False, print)
+    beside, after = (
+        {
+            (variant.label, trial["seed"]): trial["validation_error"]
+            for variant, trial in choices._train_all(missing, together, options)
+        }
+        for together in (True, False)
+    )
+    assert beside == after and len(beside) == 4
+
+
+def test_a_variant_that_is_stopped_leaves_no_trial():
+    stop = threading.Event()
+    stop.set()
+    recipe = variants("")[0].recipe
+    with pytest.raises(KeyboardInterrupt):
+        choices._train(recipe, 0, 1, "cpu", "reference", None, False, print, stop=stop)
 
 
 def test_every_variant_is_trained_with_every_seed_and_the_lowest_named(tmp_path: Path):

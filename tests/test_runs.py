@@ -333,6 +333,22 @@ def test_seeds_side_by_side_are_the_same_as_one_after_the_other(tmp_path):
             assert ours | timeless == theirs | timeless
 
 
+def test_a_job_that_fails_ends_those_beside_it_and_those_to_come():
+    begun = []
+
+    def fail(stop: threading.Event) -> None:
+        begun.append("fails")
+        raise BinepError("out of paper")
+
+    def wait(stop: threading.Event) -> None:
+        begun.append("waits")
+        assert stop.wait(60)
+
+    with pytest.raises(BinepError, match="out of paper"):
+        list(runs.side_by_side([wait, fail, wait, wait], at_once=2))
+    assert begun.count("fails") == 1 and begun.count("waits") <= 2
+
+
 def test_a_failure_in_one_of_several_seeds_stops_the_others(tmp_path):
     class Failing(Watcher):
         def epoch(self, line):

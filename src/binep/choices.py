@@ -8,12 +8,12 @@ results/choices/<question>.json     every variant's complete recipe, and its epo
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import starmap
 from pathlib import Path
+from threading import Event
 from typing import Any
-
-import torch
 
 from binep import figures, runs
 from binep import recipe as recipes
@@ -164,18 +164,17 @@ def _train_all(
     missing: Sequence[tuple[Variant, int]], beside: bool, options: tuple[Any, ...]
 ) -> Iterator[tuple[Variant, dict[str, Any]]]:
     """Train variants, each with a seed, one after the other or, on a GPU, beside each other."""
-    if not beside:
-        for variant, seed in missing:
-            yield variant, _train(variant.recipe, seed, *options)
-        return
 
-    def train_one(variant: Variant, seed: int) -> tuple[Variant, dict[str, Any]]:
-        with torch.cuda.stream(torch.cuda.Stream()):
-            return variant, _train(variant.recipe, seed, *options)
+    def train_one(
+        variant: Variant, seed: int, stop: Event | None = None
+    ) -> tuple[Variant, dict[str, Any]]:
+        return variant, _train(variant.recipe, seed, *options, stop=stop)
 
-    with ThreadPoolExecutor(SIDE_BY_SIDE) as threads:
-        for future in as_completed([threads.submit(train_one, *each) for each in missing]):
-            yield future.result()
+    if beside:
+        jobs = [partial(train_one, *each) for each in missing]
+        yield from runs.side_by_side(jobs, SIDE_BY_SIDE)
+    else:
+        yield from starmap(train_one, missing)
 
 
 def _train(
@@ -187,11 +186,17 @@ def _train(
     data_dir: Folder | None,
     offline: bool,
     say: Say,
+    stop: Event | None = None,
 ) -> dict[str, Any]:
     place = select_device(device)
     dataset = load_dataset(recipe.data.name, data_dir=data_dir, offline=offline).to(place)
     trainer = runs.build_trainer(recipe, recipe.hold_out(dataset), seed, place, engine, say)
-    lines = [line for _ in range(epochs) if (line := trainer.epoch()) is not None]
+    lines = []
+    for _ in range(epochs):
+        line = trainer.epoch(lambda: stop is None or not stop.is_set())
+        if line is None:
+            raise KeyboardInterrupt
+        lines.append(line)
     return {
         "seed": seed,
         "validation_error": [line["test_error"]["average"] for line in lines],

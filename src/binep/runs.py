@@ -15,10 +15,11 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -204,17 +205,33 @@ def train_side_by_side(
     their own. Ctrl-C saves all of them.
     """
 
-    def train_one(seed: int, watcher: Watcher) -> Run:
-        stream = torch.cuda.Stream() if torch.cuda.is_available() else None
-        with torch.cuda.stream(stream):
-            return train(recipe, seed=seed, watcher=watcher, stop=stop, **options)
+    def train_one(seed: int, watcher: Watcher, stop: threading.Event) -> Run:
+        return train(recipe, seed=seed, watcher=watcher, stop=stop, **options)
 
-    with _interruptible() as stop, ThreadPoolExecutor(len(seeds)) as threads:
-        futures = [threads.submit(train_one, *pair) for pair in zip(seeds, watchers, strict=True)]
-        done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-        if any(future.exception() for future in done):
+    jobs = [partial(train_one, *pair) for pair in zip(seeds, watchers, strict=True)]
+    found = {run.record["seed"]: run for run in side_by_side(jobs, len(jobs))}
+    return [found[seed] for seed in seeds]
+
+
+def side_by_side(jobs: Sequence[Callable[[threading.Event], Any]], at_once: int) -> Iterator[Any]:
+    """Run jobs at the same time, on a GPU each in a stream of its own; yields what they return.
+
+    Ctrl-C, or the failure of one, sets the event that they are given: then they should end.
+    """
+
+    def run(job: Callable[[threading.Event], Any]) -> Any:
+        with torch.cuda.stream(torch.cuda.Stream() if torch.cuda.is_available() else None):
+            return job(stop)
+
+    with _interruptible() as stop, ThreadPoolExecutor(at_once) as threads:
+        futures = [threads.submit(run, job) for job in jobs]
+        try:
+            for future in as_completed(futures):
+                yield future.result()
+        except BaseException:
+            threads.shutdown(wait=False, cancel_futures=True)
             stop.set()
-        return [future.result() for future in futures]
+            raise
 
 
 def build_trainer(
