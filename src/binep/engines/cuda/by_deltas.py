@@ -1,7 +1,7 @@
 # pyright: reportCallIssue=false
 """Relaxing networks of real activations by what changes, until nothing does; see `deltas`."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from binep.dynamics import Prototypical
-from binep.engines.cuda.couplings import FastDense
+from binep.engines.cuda.couplings import FastDense, Tensors
 from binep.engines.cuda.deltas import product_kernel, send_kernel
 from binep.engines.cuda.packing import Layout, pack_together, padded
 from binep.engines.cuda.phases import Phase, Relaxing, all_dense, power_of_two
@@ -42,7 +42,7 @@ class Tile(NamedTuple):
 
 
 @dataclass
-class Traffic:
+class Traffic(Tensors):
     """Where a mini-batch stands, all layers side by side, see `send_kernel`."""
 
     state: Tensor
@@ -52,13 +52,16 @@ class Traffic:
     up: Tensor
     down: Tensor
 
-    def clone(self) -> "Traffic":
-        return Traffic(*(getattr(self, each.name).clone() for each in fields(Traffic)))
-
 
 @dataclass
 class Deltas(Relaxing):
     """Dense networks of binary weights and real, prototypical neurons."""
+
+    real_precision = "int8 differences, float32"
+
+    @staticmethod
+    def dtypes(network: Network) -> tuple[torch.dtype, torch.dtype]:
+        return torch.float16, torch.int8
 
     def __post_init__(self) -> None:
         self.sizes = [shape[0] for shape in self.network.layer_shapes]
@@ -126,7 +129,7 @@ class Deltas(Relaxing):
         return self._run(first, self._begin(len(first)), steps)
 
     def nudged(self, first: Tensor, free: Phase, labels: Tensor, direction: int) -> Phase:
-        rest: Traffic = free.traffic
+        rest: Traffic = free.carried
         return self._run(
             first, rest.clone(), self.learning.nudged_steps, labels, direction, rest.state
         )
@@ -233,7 +236,7 @@ class Deltas(Relaxing):
             for offset, size in zip(self.offsets, self.sizes, strict=True)
         ]
         ran = (moving[:-1, 0] > 0).sum(dtype=integer).reshape(1)
-        return Phase(layer_states, [], changes.max().reshape(1), ran, traffic=now)
+        return Phase(layer_states, [], changes.max().reshape(1), ran, now)
 
     def _scales(self) -> tuple[Tensor, Tensor, Tensor]:
         """`send_kernel`'s gains, down_gains and bias, as they are in this mini-batch."""

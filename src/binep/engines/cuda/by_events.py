@@ -31,8 +31,7 @@ class ConvEvents(Stepwise):
         return self._go_on(first, state, activity, kept, steps - busy, None, busy)
 
     def nudged(self, first: Tensor, free: Phase, labels: Tensor, direction: int) -> Phase:
-        assert free.kept is not None
-        kept = {n: each.clone() for n, each in free.kept.items()}
+        kept = {n: each.clone() for n, each in free.carried.items()}
         nudge = (self.target(labels), self.beta * direction, free.state[-1])
         steps = self.learning.nudged_steps
         return self._go_on(first, free.state, free.activity, kept, steps, nudge, 0)
@@ -71,7 +70,7 @@ class ConvEvents(Stepwise):
             before = state
             state, activity = self._step_by_events(first, state, activity, kept, nudge)
         residual = largest_change(state, before)
-        return Phase(state, activity, residual, self._ran(already + steps), kept=kept)
+        return Phase(state, activity, residual, self._ran(already + steps), kept)
 
     def _step_by_events(
         self,

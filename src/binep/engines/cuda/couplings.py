@@ -3,7 +3,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -92,7 +92,15 @@ class FastDense:
 
 
 @dataclass
-class Kept:
+class Tensors:
+    """Tensors that a phase changes in place."""
+
+    def clone(self) -> Self:
+        return type(self)(*(getattr(self, each.name).clone() for each in fields(self)))
+
+
+@dataclass
+class Kept(Tensors):
     """What one convolution between bits keeps from step to step.
 
     Attributes:
@@ -109,9 +117,6 @@ class Kept:
     counts: Tensor
     flips: Tensor
     flip_counts: Tensor
-
-    def clone(self) -> "Kept":
-        return Kept(*(getattr(self, each.name).clone() for each in fields(Kept)))
 
 
 class FastConv:

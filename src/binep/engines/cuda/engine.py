@@ -20,12 +20,10 @@ from torch import Tensor
 
 from binep.couplings import ConvPool, Coupling, Dense, Shape, levels
 from binep.dynamics import EnergyBased
-from binep.engines.cuda.by_deltas import Deltas
-from binep.engines.cuda.couplings import DIGIT_BITS, FastConv, FastDense, dtype_of_bits
+from binep.engines.cuda.couplings import DIGIT_BITS, FastConv, FastDense
 from binep.engines.cuda.learning import count_kernel, tally_kernel
 from binep.engines.cuda.phases import Phase, in_order, power_of_two, record
 from binep.engines.cuda.relaxing import choose_relaxer
-from binep.engines.cuda.sample_by_sample import Events, Thin
 from binep.engines.cuda.updating import Updater
 from binep.engines.reference import tensor_cores
 from binep.errors import BinepError
@@ -70,11 +68,8 @@ class CudaEngine:
         self.device = network.couplings[0].synapses.kernel.device
         self.bits = network.neuron.binary
         relaxer = choose_relaxer(network, learning)
-        self.dtype = dtype_of_bits(network) if relaxer is Events else torch.float16
-        self.precision = "exact" if self.bits else "float16"
-        inner = self.dtype
-        if relaxer is Deltas:
-            self.precision, inner = "int8 differences, float32", torch.int8
+        self.precision = "exact" if self.bits else relaxer.real_precision
+        self.dtype, inner = relaxer.dtypes(network)
         self.couplings = [
             self._fast(coupling, shape, self.dtype if n == 0 else inner)
             for n, (coupling, shape) in enumerate(
@@ -90,7 +85,7 @@ class CudaEngine:
         self.totals = torch.zeros(7, dtype=torch.float64, device=self.device)
         self.relaxer = relaxer(network, learning, self.couplings, self.beta, self.dtype)
         # A mini-batch that is one launch a phase is over before the next one could be launched.
-        self.at_once = AT_ONCE if isinstance(self.relaxer, Thin | Events) else 1
+        self.at_once = AT_ONCE if relaxer.one_launch else 1
         self.rows = self.scalars.new_zeros(self.at_once, len(self.scalars))
         pinned = self.device.type == "cuda"
         self._pinned = torch.empty(SLOTS, *self.rows.shape, pin_memory=pinned)

@@ -52,7 +52,7 @@ class PackedSigns:
     """
 
     def __init__(self, memory: Tensor, at: int, above: int, below: int) -> None:
-        self.memory, self.above, self.below = memory, above, below
+        self.memory = memory
         self.up, self.down = Layout.of(below), Layout.of(above)
         self.up_at, self.down_at = at, at + padded(above) * self.up.stride
 

@@ -4,13 +4,13 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from binep.couplings import Dense
-from binep.engines.cuda.couplings import FastConv, FastDense, Kept
+from binep.engines.cuda.couplings import FastConv, FastDense, Tensors
 from binep.gradients import EquilibriumPropagation
 from binep.network import Network
 from binep.neurons import Heaviside
@@ -28,20 +28,19 @@ class Phase:
         state: s1..sN. activity: what they send, in the products' dtype.
         residual: f32, the last step's largest change, one for each sample or one for all.
         ran: int32, like `residual`: steps after which nothing moved any more.
-        sums, kept, traffic: what `Events`, `ConvEvents` and `Deltas` go on with.
+        carried: what `Events` (`Sums`), `ConvEvents` (`Kept` by coupling) and `Deltas` (`Traffic`)
+            go on with.
     """
 
     state: list[Tensor]
     activity: list[Tensor]
     residual: Tensor
     ran: Tensor
-    sums: "Sums | None" = None
-    kept: "dict[int, Kept] | None" = None
-    traffic: Any = None
+    carried: Any = None
 
 
 @dataclass
-class Sums:
+class Sums(Tensors):
     """Sums over signs and bits, int32, (batch, total), kept from step to step."""
 
     up: Tensor
@@ -59,6 +58,14 @@ class Relaxing:
     couplings: list[FastDense | FastConv]
     beta: Tensor  # f32, (1,), signed
     dtype: torch.dtype
+
+    one_launch: ClassVar[bool] = False  # whether a phase is
+    real_precision: ClassVar[str] = "float16"  # in which real activities are sent
+
+    @staticmethod
+    def dtypes(network: Network) -> tuple[torch.dtype, torch.dtype]:
+        """Of the kernels that it multiplies by: the first coupling's, and the others'."""
+        return torch.float16, torch.float16
 
     @staticmethod
     def fits(network: Network) -> bool:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from binep.dynamics import Prototypical
+from binep.engines.cuda.couplings import dtype_of_bits
 from binep.engines.cuda.phases import (
     Phase,
     Relaxing,
@@ -26,6 +27,8 @@ WIDE = 1024  # from here on a flip's row of weights costs more than a share of a
 
 class Thin(Relaxing):
     """One hidden layer and few outputs, binary weights, real activations: a phase is one launch."""
+
+    one_launch = True
 
     @staticmethod
     def fits(network: Network) -> bool:
@@ -92,6 +95,12 @@ class Events(Relaxing):
     sizes: list[int] = field(init=False)
     table: Tensor = field(init=False)
 
+    one_launch = True
+
+    @staticmethod
+    def dtypes(network: Network) -> tuple[torch.dtype, torch.dtype]:
+        return dtype_of_bits(network), dtype_of_bits(network)
+
     @staticmethod
     def fits(network: Network) -> bool:
         return all_dense(network) and len(network.couplings) > 1 and network.neuron.binary
@@ -123,9 +132,7 @@ class Events(Relaxing):
         return self._run(first, self._add_up(state, activity), steps - busy, None, 1, busy)
 
     def nudged(self, first: Tensor, free: Phase, labels: Tensor, direction: int) -> Phase:
-        assert free.sums is not None
-        kept = free.sums
-        sums = Sums(kept.up.clone(), kept.down.clone(), kept.state.clone(), kept.bits.clone())
+        sums: Sums = free.carried.clone()
         rest = free.state[-1].contiguous()
         return self._run(first, sums, self.learning.nudged_steps, labels, direction, rest=rest)
 
