@@ -13,6 +13,9 @@ from hypothesis import strategies as st
 
 pytest.importorskip("triton")
 
+import triton
+import triton.language as tl
+
 from binep import (
     BackpropThroughTime,
     ConvPool,
@@ -28,7 +31,7 @@ from binep import (
 from binep import (
     recipe as recipes,
 )
-from binep.engines.cuda import CudaEngine, ThroughTimeEngine
+from binep.engines.cuda import CudaEngine, ThroughTimeEngine, deltas
 from binep.engines.cuda.by_deltas import Deltas
 from binep.engines.cuda.couplings import split_digits
 from binep.engines.cuda.packing import Layout
@@ -174,6 +177,47 @@ def test_a_deep_network_that_has_come_to_rest_is_left_alone():
     assert all(torch.equal(a, b) for a, b in zip(short.state, long.state, strict=True))
     for found, expected in zip(short.state, there.state, strict=True):
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+def test_a_wide_layer_is_summed_in_parts():
+    """More terms than one program takes: gradients agree, and flips reach every copy."""
+    pair = []
+    for kind in (ReferenceEngine, CudaEngine):
+        torch.manual_seed(7)
+        net = Network((9,), [Dense(9, 2100), Dense(2100, 20), Dense(20, 3)], classes=3).to(DEVICE)
+        optimizers = assign_optimizers(net, gamma=1e-2, tau=1e-4, lr_bias=1e-2)
+        engine = kind(net, EquilibriumPropagation(15, 3, 0.3), optimizers)
+        x = torch.rand(2, 9, generator=torch.Generator().manual_seed(3)).to(DEVICE)
+        engine.train(x, torch.arange(2).to(DEVICE))
+        pair.append((net, engine))
+    (net, reference), (other, engine) = pair
+    assert engine.couplings[1].packed.up.parts == 2
+    assert min(engine.collect().flips[1:]) > 0
+    for one, two in zip(net.couplings, other.couplings, strict=True):
+        momenta = (
+            reference.optimizers.bop.momentum(one.signs),
+            engine.optimizers.bop.momentum(two.signs),
+        )
+        assert metrics.cosine({"w": momenta[0]}, {"w": momenta[1]})["w"] > 0.9999
+    for fast in engine.couplings[1:]:
+        memory = fast.packed.memory.clone()
+        fast.refresh()
+        assert torch.equal(memory, fast.packed.memory)
+
+
+@triton.jit
+def shift_kernel(largest, shifts):
+    tl.store(shifts + tl.program_id(0), deltas._shift(tl.load(largest + tl.program_id(0))))
+
+
+def test_differences_are_shifted_by_as_little_as_fits_into_seven_bits():
+    near = [(127 << k) + d for k in range(16) for d in (-1, 0, 1, (1 << k) >> 1, 1 << k)]
+    largest = torch.tensor([n for n in near if 0 <= n < 2**22], dtype=torch.int32, device=DEVICE)
+    shifts = torch.empty_like(largest)
+    shift_kernel[(len(largest),)](largest, shifts)
+    for size, shift in zip(largest.tolist(), shifts.tolist(), strict=True):
+        fits = [k for k in range(20) if (size + ((1 << k) >> 1)) >> k <= 127]
+        assert shift == fits[0], size
 
 
 @given(
