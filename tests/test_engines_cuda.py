@@ -179,6 +179,34 @@ def test_a_deep_network_that_has_come_to_rest_is_left_alone():
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
 
+def test_a_sample_at_rest_waits_for_the_others_unchanged():
+    """Whatever else is in its mini-batch, and however many steps the nudged phase comes later."""
+    torch.manual_seed(7)
+    net = Network((9,), [Dense(9, 12), Dense(12, 7), Dense(7, 3)], classes=3).to(DEVICE)
+    optimizers = assign_optimizers(net, gamma=1e-2, tau=1e-3, lr_bias=1e-2)
+    engine = CudaEngine(net, EquilibriumPropagation(40, 4, 0.3), optimizers)
+    engine._take_up()
+    engine.beta.fill_(0.3)
+    x = 2 * torch.rand(3, 9, generator=torch.Generator().manual_seed(3)).to(DEVICE)
+    labels = torch.arange(3, device=DEVICE)
+
+    with torch.no_grad():
+        first, _ = engine._clamp(x, engine._input(x))
+
+    def phases(samples: slice, steps: int):
+        free = engine.relaxer.free(first[samples], steps)
+        return free, engine.relaxer.nudged(first[samples], free, labels[samples], 1)
+
+    together, later = phases(slice(3), 40), phases(slice(3), 41)
+    alone = [phases(slice(n, n + 1), 40) for n in range(3)]
+    assert len({int(free.ran) for free, _ in alone}) > 1 and int(together[0].ran) < 40
+    for phase in (0, 1):
+        for layer in range(3):
+            expected = torch.cat([each[phase].state[layer] for each in alone])
+            assert torch.equal(together[phase].state[layer], expected)
+            assert torch.equal(later[phase].state[layer], expected)
+
+
 def test_a_wide_layer_is_summed_in_parts():
     """More terms than one program takes: gradients agree, and flips reach every copy."""
     pair = []

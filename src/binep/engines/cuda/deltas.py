@@ -90,7 +90,7 @@ def send_kernel(
     state,  # f32, (batch, total), changed
     sent,  # int32, (batch, total), changed
     delta,  # int8, (batch, total): what to send
-    headers,  # int32, (batch, LAYERS, 2): shift and sum of the differences that came
+    headers,  # int32, (batch, LAYERS, 2): shift (-1: none) and sum of the differences that came
     new_headers,  # of those that are sent now
     table,  # int32, (LAYERS, 4): a layer's padded size, its first neuron, planes up and down
     labels,  # int64, (batch,), if NUDGED
@@ -116,7 +116,17 @@ def send_kernel(
     size = tl.multiple_of(tl.load(table + layer * 4), 16)
     offset = tl.multiple_of(tl.load(table + layer * 4 + 1), 16)
     up_planes, down_planes = tl.load(table + layer * 4 + 2), tl.load(table + layer * 4 + 3)
-    if anything == 0:
+    new_headers += (sample * LAYERS + layer) * 2
+    silent = anything == 0
+    if not NUDGED:
+        # A layer whose neighbours sent nothing stays where it is.
+        header = headers + sample * LAYERS * 2
+        below = tl.load(header + tl.maximum(layer - 1, 0) * 2)
+        above = tl.load(header + tl.minimum(layer + 1, LAYERS - 1) * 2)
+        silent |= tl.maximum(tl.maximum(below, above), tl.load(header + layer * 2)) < 0
+    if silent:
+        tl.store(new_headers, -1)
+        tl.store(new_headers + 1, 0)
         return
     row, plane = sample * total + offset, batch * total
     i = tl.arange(0, BLOCK)
@@ -160,9 +170,8 @@ def send_kernel(
     d = (difference + ((1 << shift) >> 1)) >> shift
     tl.store(sent + at, before + (d << shift), mask=inside)
     tl.store(delta + at, d.to(tl.int8), mask=inside)
-    header = new_headers + (sample * LAYERS + layer) * 2
-    tl.store(header, shift)
-    tl.store(header + 1, tl.sum(d, 0))
+    tl.store(new_headers, tl.where(largest > 0, shift, -1))
+    tl.store(new_headers + 1, tl.sum(d, 0))
     if largest > 0:
         tl.store(moving + 4, 1)
 
@@ -173,7 +182,7 @@ def _arrived(sums, begin, end, plane, header, inside, BLOCK: tl.constexpr):
     came = tl.zeros((BLOCK,), tl.int32)
     for p in range(begin, end):
         came += tl.load(sums + p * plane, mask=inside, other=0)
-    return (2 * came - tl.load(header + 1)) << tl.load(header)
+    return (2 * came - tl.load(header + 1)) << tl.maximum(tl.load(header), 0)
 
 
 @triton.jit
