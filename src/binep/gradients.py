@@ -180,6 +180,7 @@ class BackpropThroughTime:
 
     def backward(self, network: Network, x: Tensor, labels: Tensor) -> Phases:
         """Run the free phase on a mini-batch and fill `.grad` of every parameter."""
+        x = network.check(x)
         state, residuals = network.initial(x), []
         if self.free_steps > self.steps:
             settled = relax(
@@ -192,7 +193,11 @@ class BackpropThroughTime:
     def differentiate(
         self, network: Network, x: Tensor, state: State, labels: Tensor
     ) -> Relaxation:
-        """Run the last steps from a state and fill `.grad`; returns where they end."""
+        """Run the last steps from a state and fill `.grad`; returns where they end.
+
+        Args:
+            x: a mini-batch that `network.check` has let pass.
+        """
         if network.neuron.binary:
             raise BinepError(
                 f"BackpropThroughTime with {network.neuron}: a step has no derivative, allowed "
@@ -200,7 +205,8 @@ class BackpropThroughTime:
             )
         target = network.target(labels)
         with torch.enable_grad(), _differentiable(network) as parameters:
-            last = relax(network, x, state, self.steps, track_gradients=True)
+            clamped = Clamped(x, *network.couplings[0].up(x))
+            last = relax(network, clamped, state, self.steps, track_gradients=True)
             gradients = torch.autograd.grad(
                 network.loss(last.state, target), parameters, materialize_grads=True
             )

@@ -1,4 +1,4 @@
-"""Backpropagation through time on a GPU: only steps that are differentiated run in plain torch."""
+"""Backpropagation through time on a GPU, a mini-batch as one CUDA graph."""
 
 import torch
 from torch import Tensor
@@ -24,39 +24,37 @@ class ThroughTimeEngine(CudaEngine):
         super().__init__(network, settling, optimizers)
         self.precision += ", last steps float32"
         self.at_once = 1
-        self._settled: dict[int, list[Tensor]] = {}
-        self._ran = torch.zeros(1, dtype=torch.int32, device=self.device)
 
     def train_many(self, x: Tensor, labels: Tensor, size: int) -> None:
         """One training step on a mini-batch of `size`."""
-        learning, network = self.through_time, self.network
         self._take_up()
-        x = network.check(x)
-        state = network.initial(x)
-        if learning.free_steps > learning.steps:
-            state = self._settled.setdefault(size, state)
-            self._run("settle", self._settle, x, labels, size)
-        with tensor_cores(False):
-            last = learning.differentiate(network, x, state, labels)
-        free = Phase(last.state, [], last.residuals[-1:], self._ran + learning.steps)
-        self._count(labels, free, free, free, learning=False)
-        self._step()
+        self._send([self._numbers()])
+        self._run("train", self._through_time, self.network.check(x), labels, size)
         self._tally += Tally(samples=size, batches=1)
 
+    def _through_time(self, x: Tensor, labels: Tensor) -> None:
+        learning, network = self.through_time, self.network
+        self.scalars.copy_(self.rows[0])
+        settled = self._settle(x, learning.free_steps - learning.steps)
+        with tensor_cores(False):
+            # A target in place of labels: they would be checked, which a graph cannot wait for.
+            last = learning.differentiate(network, x, settled.state, self.relaxer.target(labels))
+        ran = settled.ran.max().reshape(1) + learning.steps
+        free = Phase(last.state, [], last.residuals[-1:], ran)
+        self._count(labels, free, free, free, learning=False)
+        self._step()
+
     @torch.no_grad()
-    def _settle(self, x: Tensor, labels: Tensor) -> None:
+    def _settle(self, x: Tensor, steps: int) -> Phase:
         """All steps but those that are differentiated."""
-        steps = self.through_time.free_steps - self.through_time.steps
-        phase = self.relaxer.free(self._clamp(x, self._input(x))[0], steps)
-        for place, state in zip(self._settled[len(x)], phase.state, strict=True):
-            place.copy_(state)
-        self._ran.copy_(phase.ran.max())
+        if steps > 0:
+            return self.relaxer.free(self._clamp(x, self._input(x))[0], steps)
+        none = torch.zeros(1, dtype=torch.int32, device=self.device)
+        return Phase(self.relaxer.start(len(x))[0], [], none, none)
 
     @torch.no_grad()
     def _step(self) -> None:
         """Every optimizer's step on the gradients that autograd left."""
-        self._send([self._numbers()])
-        self.scalars.copy_(self.rows[0])
         for n, coupling in enumerate(self.network.couplings):
             if coupling.binary:
                 assert coupling.signs.grad is not None
