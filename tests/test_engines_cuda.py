@@ -52,7 +52,13 @@ def build(
     bits = kind.endswith("wa")
     per_class = 4 if kind == "wide-wa" else 3 if bits else 1
     options = {"learn_scale": learn_scale}
-    if kind.startswith("conv"):
+    if kind.startswith("conv-thin"):
+        chain = [
+            ConvPool(1, 5, kernel=3, padding=1, pool=2, **options),
+            ConvPool(5, 17, kernel=3, padding=1, pool=2, **options),
+            Dense(4 * 17, 4, **options),
+        ]
+    elif kind.startswith("conv"):
         chain = [
             ConvPool(1, 5, kernel=3, padding=1, pool=2, **options),
             ConvPool(5, 6, kernel=3, padding=1, pool=3, **options),
@@ -147,6 +153,7 @@ def test_binary_activations_agree_bit_for_bit(kind: str, options: dict):
         ("thin-w", {"sign": "centered", "nudge": "constant", "pixels": False}),
         ("conv-w", {"sign": "centered"}),
         ("conv-w", {}),
+        ("conv-thin-w", {"sizes": (5,)}),
     ],
 )
 def test_real_activations_agree_within_their_precision(kind: str, options: dict):

@@ -192,9 +192,9 @@ class Deltas(Relaxing):
                 INTERPRETED=self.device.type == "cpu",
                 ROWS=rows,
                 OUTPUTS=OUTPUTS,
-                DEPTH=128,
+                DEPTH=64,
                 num_warps=8,
-                num_stages=4,
+                num_stages=2,
             )
             send_kernel[(batch, layers)](
                 drive,

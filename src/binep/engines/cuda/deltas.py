@@ -49,7 +49,8 @@ def product_kernel(
             mask=(n < outputs)[:, None] & (j < width)[None, :],
             other=0,
         )
-        for b in range(tl.cdiv(terms, width)):
+        # Unrolled, so that the bytes are brought into the layout of products once for all bits.
+        for b in tl.static_range(8):
             k = b * width + j
             d = tl.load(
                 delta + source + r[:, None] * total + k[None, :],
