@@ -50,6 +50,14 @@ STEADY = "schedule.lr_bias.every=0; schedule.lr_bias.factor=1.0"
 HALF = "optimizer.tau=[1.25e-7, 1e-7]"  # of mnist-1fc-wa's
 GAMMA = "schedule.tau.final=1.0; schedule.tau.over=0; schedule.gamma.final=0.1; schedule.gamma.over"
 
+
+def rates(*values: float) -> tuple[str, ...]:
+    """Variants with these rates of weights and biases, twice and half of them; or centered."""
+    scaled = ([factor * value for value in values] for factor in (0.5, 1, 2))
+    variants = [f"optimizer.lr_weight={each}; optimizer.lr_bias={each}" for each in scaled]
+    return (*variants, "learning.sign=centered")
+
+
 QUESTIONS = {
     # Rates that the paper does not print, or prints otherwise than its code has them.
     "1fc512-w-a-alpha": Question(
@@ -96,12 +104,35 @@ QUESTIONS = {
         epochs=40,
         seeds=1,
     ),
+    "1fc-wa-shift": Question(
+        "Training images of mnist-1fc-wa-schedule shifted by up to 0, 1, 2 pixels",
+        "mnist-1fc-wa-schedule",
+        tuple(f"data.crop={pixels}; schedule.tau.over=30" for pixels in (0, 1, 2)),
+        epochs=30,
+        seeds=1,
+    ),
+    "1fc-w-a-shift": Question(
+        "Training images of mnist-1fc-w-a-schedule shifted by up to 0, 1, 2 pixels",
+        "mnist-1fc-w-a-schedule",
+        tuple(
+            f"data.crop={pixels}; schedule.tau.over=20; schedule.lr_bias.every=4"
+            for pixels in (0, 1, 2)
+        ),
+        epochs=20,
+        seeds=1,
+    ),
     "1fc-wa-a-alpha": Question(
         "Rate of alpha of mnist-1fc-wa-a",
         "mnist-1fc-wa-a",
         tuple(f"optimizer.lr_scale={rate}" for rate in (1e-9, 1e-8, 1e-7, 1e-6)),
         epochs=20,
         seeds=2,
+    ),
+    "1fc512-fp-rates": Question(
+        "Rates of mnist-1fc512-fp", "mnist-1fc512-fp", rates(0.08, 0.04), epochs=30, seeds=1
+    ),
+    "2fc512-fp-rates": Question(
+        "Rates of mnist-2fc512-fp", "mnist-2fc512-fp", rates(0.2, 0.05, 0.005), epochs=50, seeds=1
     ),
     "2fc-w-bias": Question(
         "Rates of the biases of mnist-2fc-w: the published code's, and the paper's",
