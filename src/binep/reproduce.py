@@ -235,20 +235,21 @@ FIG_READOUTS = Study(
 
 BEYOND = Study(
     "beyond",
-    "Beyond the paper: centered nudging, schedules, and the gap to real weights",
+    "Beyond the paper: centered nudging, schedules, shifted images, and the gap to real weights",
     tuple(
         Cell(row, recipe, recipe)
         for row, names in (
             (
                 "MNIST 1fc, w",
-                "mnist-1fc-w-a mnist-1fc-w-a-centered mnist-1fc-w-a-schedule mnist-1fc512-fp",
+                "mnist-1fc-w-a mnist-1fc-w-a-centered mnist-1fc-w-a-schedule "
+                "mnist-1fc-w-a-shifted mnist-1fc512-fp",
             ),
             ("MNIST 2fc, w", "mnist-2fc-w-a mnist-2fc-w-a-schedule mnist-2fc512-fp"),
             (
                 "MNIST conv, w",
                 "mnist-conv-w-a mnist-conv-w-a-centered mnist-conv-w-a-schedule mnist-conv-fp",
             ),
-            ("MNIST 1fc, wa", "mnist-1fc-wa mnist-1fc-wa-schedule"),
+            ("MNIST 1fc, wa", "mnist-1fc-wa mnist-1fc-wa-schedule mnist-1fc-wa-shifted"),
             ("MNIST 2fc, wa", "mnist-2fc-wa mnist-2fc-wa-centered mnist-2fc-wa-schedule"),
             ("MNIST conv, wa", "mnist-conv-wa mnist-conv-wa-schedule"),
             ("CIFAR-10 conv, w", "cifar10-conv-w-a cifar10-conv-w-a-schedule cifar10-conv-fp"),
