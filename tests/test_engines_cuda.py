@@ -191,7 +191,7 @@ def test_a_sample_at_rest_waits_for_the_others_unchanged():
     torch.manual_seed(7)
     net = Network((9,), [Dense(9, 12), Dense(12, 7), Dense(7, 3)], classes=3).to(DEVICE)
     for coupling in net.couplings[1:]:
-        coupling.synapses.scale.data *= 0.4  # so that it comes to rest soon
+        coupling.synapses.get_parameter("scale").data.mul_(0.4)  # so that it rests soon
     optimizers = assign_optimizers(net, gamma=1e-2, tau=1e-3, lr_bias=1e-2)
     engine = CudaEngine(net, EquilibriumPropagation(16, 3, 0.3), optimizers)
     engine._take_up()
