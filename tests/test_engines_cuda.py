@@ -167,19 +167,26 @@ def test_real_activations_agree_within_their_precision(kind: str, options: dict)
     assert min(cosines.values()) > 0.999
 
 
-def test_a_deep_network_that_has_come_to_rest_is_left_alone():
-    """Steps in which nothing is sent are not run: all of them would end in the same states."""
+@torch.no_grad()
+def deep(x: torch.Tensor, scaled: float = 1.0):
+    """An engine that relaxes by differences, and the first drive; small scales let it rest soon."""
     torch.manual_seed(7)
     net = Network((9,), [Dense(9, 12), Dense(12, 7), Dense(7, 3)], classes=3).to(DEVICE)
+    for coupling in net.couplings[1:]:
+        coupling.synapses.get_parameter("scale").mul_(scaled)
     optimizers = assign_optimizers(net, gamma=1e-2, tau=1e-3, lr_bias=1e-2)
-    engine = CudaEngine(net, EquilibriumPropagation(30, 4, 0.3), optimizers)
+    engine = CudaEngine(net, EquilibriumPropagation(30, 3, 0.3), optimizers)
     assert isinstance(engine.relaxer, Deltas)
     engine._take_up()
+    return engine, engine._clamp(x, engine._input(x))[0]
+
+
+def test_a_deep_network_that_has_come_to_rest_is_left_alone():
+    """Steps in which nothing is sent are not run: all of them would end in the same states."""
     x = torch.rand(2, 9, generator=torch.Generator().manual_seed(3)).to(DEVICE)
-    with torch.no_grad():
-        first, _ = engine._clamp(x, engine._input(x))
-        short, long = (engine.relaxer.free(first, steps) for steps in (30, 45))
-        there = relax(net, x, net.initial(x), 45)
+    engine, first = deep(x)
+    short, long = (engine.relaxer.free(first, steps) for steps in (30, 45))
+    there = relax(engine.network, x, engine.network.initial(x), 45)
     assert int(short.ran) == int(long.ran) < 30 and short.residual.item() == 0.0
     assert all(torch.equal(a, b) for a, b in zip(short.state, long.state, strict=True))
     for found, expected in zip(short.state, there.state, strict=True):
@@ -188,20 +195,11 @@ def test_a_deep_network_that_has_come_to_rest_is_left_alone():
 
 def test_a_sample_at_rest_waits_for_the_others_unchanged():
     """Whatever else is in its mini-batch, and however many steps the nudged phase comes later."""
-    torch.manual_seed(7)
-    net = Network((9,), [Dense(9, 12), Dense(12, 7), Dense(7, 3)], classes=3).to(DEVICE)
-    for coupling in net.couplings[1:]:
-        coupling.synapses.get_parameter("scale").data.mul_(0.4)  # so that it rests soon
-    optimizers = assign_optimizers(net, gamma=1e-2, tau=1e-3, lr_bias=1e-2)
-    engine = CudaEngine(net, EquilibriumPropagation(16, 3, 0.3), optimizers)
-    engine._take_up()
-    engine.beta.fill_(0.3)
     # In the second one the layer in the middle is the last that sends anything.
     x = 2 * torch.rand(16, 9, generator=torch.Generator().manual_seed(3))[7:9].to(DEVICE)
+    engine, first = deep(x, scaled=0.4)
+    engine.beta.fill_(0.3)
     labels = torch.arange(2, device=DEVICE)
-
-    with torch.no_grad():
-        first, _ = engine._clamp(x, engine._input(x))
 
     def phases(samples: slice, steps: int):
         free = engine.relaxer.free(first[samples], steps)
