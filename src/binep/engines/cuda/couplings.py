@@ -26,9 +26,6 @@ DIGITS = 3
 # For kernels whose layer does not move.
 NO_NEURON = {"ENERGY": False, "threshold": 0.5, "sigma": 0.5, "slope": 1.0}
 PROGRAMS = 120  # that keep most of a GPU's multiprocessors busy
-# Terms of a convolution read at a time: so few that a multiprocessor holds several tiles, of other
-# trainings too.
-TILE_DEPTH = 64
 
 
 def dtype_of_bits(network: Network) -> torch.dtype:
@@ -345,7 +342,7 @@ def convolve(
     rows, columns = height + 2 * padding - side + 1, width + 2 * padding - side + 1
     count = batch * rows * columns
     numbers = NO_NEURON | {"BINARY": False} | flags
-    tile_rows, tile_outputs = _tile(count, outputs)
+    tile_rows, tile_outputs, depth = _tile(count, outputs, side * side * channels)
     programs = -(-count // tile_rows) * -(-outputs // tile_outputs)
     unused = sums
     conv_kernel[(programs,)](
@@ -372,7 +369,7 @@ def convolve(
         KERNEL=side,
         ROWS=tile_rows,
         OUTPUTS=tile_outputs,
-        DEPTH=TILE_DEPTH,
+        DEPTH=depth,
         num_warps=4,
         num_stages=4 if programs <= 2 * PROGRAMS else 3,
         enable_fp_fusion=False,
@@ -380,12 +377,16 @@ def convolve(
     )
 
 
-def _tile(count: int, outputs: int) -> tuple[int, int]:
-    """Rows and outputs of a tile: as large as leaves work for all multiprocessors."""
+def _tile(count: int, outputs: int, terms: int) -> tuple[int, int, int]:
+    """Rows, outputs and depth of a tile: as large as leaves work for all multiprocessors.
+
+    Short sums are read in shallow tiles, of which a multiprocessor holds several at once, those of
+    other trainings too.
+    """
     rows, columns = 64, min(128, max(16, 1 << (outputs - 1).bit_length()))
     while columns > 32 and -(-count // rows) * -(-outputs // columns) < PROGRAMS:
         columns //= 2
-    return rows, columns
+    return rows, columns, 64 if columns > 64 or terms < 2000 else 128
 
 
 def split_digits(gain: Tensor) -> tuple[Tensor, list[Tensor]]:
