@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from binep import data, runs
+from binep.errors import BinepError
 from binep.metrics import Tally
 from binep.training import Trainer, random_streams, troubles
 from conftest import small_recipe
@@ -48,6 +49,37 @@ def test_an_epoch_shows_every_training_image_once_in_a_new_order():
     for order in orders:
         assert torch.equal(order.sort(0).values, every.sort(0).values)
     assert not torch.equal(*orders)
+
+
+def test_a_smaller_last_mini_batch_can_be_left_out():
+    subject = trainer("digits-1fc-w", "training.drop_last=true")
+    left_out = []
+    for _ in range(2):
+        subject.engine = recorder = Recorder()
+        subject.epoch()
+        assert [len(x) for x in recorder.seen] == [200] * subject.batches == [200] * 7
+        seen = {tuple(image.tolist()) for image in torch.cat(recorder.seen).flatten(1)}
+        every = {tuple(image.tolist()) for image in subject.dataset.train.images.flatten(1)}
+        left_out.append(every - seen)
+    assert left_out[0] != left_out[1], "the order is new each time"
+
+
+def test_engines_that_take_many_mini_batches_leave_the_last_out_too():
+    class TakesFive(Recorder):
+        at_once = 5
+
+        def train_many(self, x: torch.Tensor, labels: torch.Tensor, size: int) -> None:
+            self.seen.append(x)
+
+    subject = trainer("digits-1fc-w", "training.drop_last=true")
+    subject.engine = recorder = TakesFive()
+    subject.epoch()
+    assert [len(x) for x in recorder.seen] == [1000, 200, 200]
+
+
+def test_there_must_be_one_whole_mini_batch():
+    with pytest.raises(BinepError, match="leaves nothing of 1437 training images.* not 1438"):
+        trainer("digits-1fc-w", "training.drop_last=true", "training.batch_size=1438")
 
 
 @pytest.mark.parametrize("name", ["digits-1fc-w", "digits-conv-wa"])

@@ -146,6 +146,7 @@ class ScheduleKeys:
 class TrainingKeys:
     epochs: int = _key(low=1)
     batch_size: int = _key(64, low=1)
+    drop_last: bool = _key(False)  # a smaller last mini-batch, whose samples would weigh more
 
 
 @dataclass(frozen=True, kw_only=True)

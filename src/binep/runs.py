@@ -256,6 +256,7 @@ def build_trainer(
         optimizers,
         dataset,
         batch_size=recipe.training.batch_size,
+        drop_last=recipe.training.drop_last,
         augmentation=recipe.augmentation,
         streams=streams,
         set_rates=recipe.set_rates,

@@ -13,6 +13,7 @@ from torch import Tensor
 from binep import metrics
 from binep.data import Augmentation, Dataset, Split, shuffled
 from binep.engines.select import Engine, TakesMany
+from binep.errors import BinepError
 from binep.metrics import Tally
 from binep.network import READOUTS, Network
 from binep.optim import Optimizers
@@ -63,6 +64,7 @@ class Trainer:
     """Takes an engine through epochs of a data set.
 
     Args:
+        drop_last: whether an epoch leaves out the samples that do not fill a mini-batch.
         set_rates: called with the number of finished epochs before each epoch begins.
     """
 
@@ -76,18 +78,26 @@ class Trainer:
         batch_size: int,
         augmentation: Augmentation,
         streams: Streams,
+        drop_last: bool = False,
         set_rates: Callable[[Optimizers, int], None] | None = None,
     ) -> None:
         self.engine, self.network, self.optimizers = engine, network, optimizers
         self.dataset, self.batch_size, self.augmentation = dataset, batch_size, augmentation
         self.streams, self.set_rates = streams, set_rates
+        count = len(dataset.train)
+        self.samples = count - count % batch_size if drop_last else count
+        if drop_last and self.samples == 0:
+            raise BinepError(
+                f"training.drop_last leaves nothing of {count} training images: allowed is a "
+                f"training.batch_size up to their number, not {batch_size}"
+            )
         self.progress = Progress()
         self._clock = time.perf_counter()
 
     @property
     def batches(self) -> int:
         """Mini-batches an epoch, the last one possibly smaller."""
-        return math.ceil(len(self.dataset.train) / self.batch_size)
+        return math.ceil(self.samples / self.batch_size)
 
     def epoch(self, keep_going: Callable[[], bool] = lambda: True) -> dict[str, Any] | None:
         """Train to the end of the current epoch and measure it; None if told to stop before.
@@ -101,8 +111,8 @@ class Trainer:
         if progress.order is None:
             progress.order = shuffled(len(train), self.streams["shuffle"])
         self._clock = time.perf_counter()
-        while progress.position < len(train):
-            chosen = progress.order[progress.position :][: self._samples_at_once()]
+        while progress.position < self.samples:
+            chosen = progress.order[progress.position : self.samples][: self._samples_at_once()]
             images = self.augmentation(train.images[chosen], self.streams["augment"])
             inputs, labels = self.dataset.inputs(images), train.labels[chosen]
             if isinstance(self.engine, TakesMany):
@@ -126,7 +136,7 @@ class Trainer:
         if not isinstance(self.engine, TakesMany) or self.augmentation != Augmentation():
             return self.batch_size
         many = self.engine.at_once * self.batch_size
-        left = len(self.dataset.train) - self.progress.position
+        left = self.samples - self.progress.position
         return many if left >= many else self.batch_size
 
     def collect(self) -> None:
