@@ -111,11 +111,11 @@ QUESTIONS = {
         epochs=40,
         seeds=1,
     ),
-    "1fc-wa-last": Question(
-        "Last mini-batch of mnist-1fc-wa, of 24 images, and its nudge",
+    "1fc-wa-nudge": Question(
+        "Nudge of mnist-1fc-wa, whose published code has both kinds in two versions",
         "mnist-1fc-wa",
-        LAST,
-        epochs=20,
+        ("learning.nudge=constant", "learning.nudge=live"),
+        epochs=80,
         seeds=2,
     ),
     "2fc-wa-last": Question(
