@@ -38,19 +38,32 @@ from binep.engines.cuda.packing import Layout
 from binep.engines.cuda.stepwise import Stepwise
 from binep.engines.reference import ReferenceEngine
 from binep.metrics import Tally
+from binep.relaxation import Nudge
 from binep.training import random_streams
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
+# Outputs that a nudge can push beyond [0, 1], and that send where they are.
+STATES = {"clamp_nudged": False, "nudged_sends": "state"}
+
+
 def build(
-    kind: str, engine, *, sign="random", nudge="live", sigma=0.5, learn_scale=True, noise=0.5
+    kind: str,
+    engine,
+    *,
+    sign="random",
+    nudge="live",
+    sigma=0.5,
+    learn_scale=True,
+    noise=0.5,
+    **top,
 ):
     """A small network with an engine, everything from one seed."""
     torch.manual_seed(7)
     bits = kind.endswith("wa")
-    per_class = 4 if kind == "wide-wa" else 3 if bits else 1
+    per_class = {"wide-wa": 4, "many-w": 5}.get(kind, 3 if bits else 1)
     options = {"learn_scale": learn_scale}
     if kind.startswith("conv-thin"):
         chain = [
@@ -81,7 +94,7 @@ def build(
         ]
     neuron = Heaviside(sigma=sigma) if bits else HardSigmoid()
     dynamics = "energy" if bits else "prototypical"
-    net = Network((1, 8, 8), chain, neuron, dynamics, per_class, classes=4).to(DEVICE)
+    net = Network((1, 8, 8), chain, neuron, dynamics, per_class, classes=4, **top).to(DEVICE)
     ep = EquilibriumPropagation(
         6, 4, 2.0 if bits else 0.3, sign, nudge, generator=torch.Generator().manual_seed(1)
     )
@@ -154,6 +167,10 @@ def test_binary_activations_agree_bit_for_bit(kind: str, options: dict):
         ("conv-w", {"sign": "centered"}),
         ("conv-w", {}),
         ("conv-thin-w", {"sizes": (5,)}),
+        ("dense-w", STATES),
+        ("many-w", STATES),
+        ("thin-w", STATES),
+        ("conv-thin-w", {"sizes": (5,), "sign": "centered", **STATES}),
     ],
 )
 def test_real_activations_agree_within_their_precision(kind: str, options: dict):
@@ -165,6 +182,27 @@ def test_real_activations_agree_within_their_precision(kind: str, options: dict)
     b = {n: fast.optimizers.bop.momentum(c.signs) for n, c in enumerate(other.couplings)}
     cosines = metrics.cosine({str(k): v for k, v in a.items()}, {str(k): v for k, v in b.items()})
     assert min(cosines.values()) > 0.999
+
+
+@pytest.mark.parametrize("kind", ["dense-w", "many-w", "thin-w", "conv-thin-w"])
+@torch.no_grad()
+def test_outputs_pushed_below_0_are_felt_by_the_layer_below(kind: str):
+    """Saturated at 0 they have no activity to lose, but a state that can be sent."""
+    net, engine = build(kind, CudaEngine, **STATES)
+    for coupling in net.couplings[1:]:
+        coupling.bias.fill_(-9 if coupling is net.couplings[-1] else 0.1)
+    engine._take_up()
+    x = torch.randint(256, (3, 1, 8, 8), generator=torch.Generator().manual_seed(3))
+    x, labels = x.to(torch.uint8).to(DEVICE), torch.arange(3, device=DEVICE)
+    engine.beta.fill_(0.3)
+    first, _ = engine._clamp(x, engine._input(x))
+    free = engine.relaxer.free(first, 6)
+    nudged = engine.relaxer.nudged(first, free, labels, -1)
+    start = relax(net, x, net.initial(x), 6)
+    there = relax(net, x, start.state, 4, Nudge(net.target(labels), -0.3))
+    for found, expected in zip(nudged.state, there.state, strict=True):
+        torch.testing.assert_close(found, expected, rtol=0, atol=2e-3)
+    assert (there.state[-2] - start.state[-2]).abs().max() > 0.02
 
 
 @torch.no_grad()

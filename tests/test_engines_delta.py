@@ -58,6 +58,7 @@ def build(
     learn_scale: bool = False,
     bias: bool = True,
     clamp_nudged: bool | None = None,
+    nudged_sends: str = "activity",
     initial_state: float | None = None,
     rates: dict[str, Any] | None = None,
     weak: bool = True,
@@ -84,6 +85,7 @@ def build(
         classes=classes,
         initial_state=initial_state,
         clamp_nudged=clamp_nudged,
+        nudged_sends=nudged_sends,
     )
     if weak:
         weaken(net)
@@ -196,6 +198,7 @@ learnings = st.fixed_dictionaries(
         "learn_scale": st.booleans(),
         "bias": st.booleans(),
         "clamp_nudged": st.sampled_from([None, True, False]),
+        "nudged_sends": st.sampled_from(["activity", "state"]),
         "initial_state": st.sampled_from([None, 0.5, 1.0, -0.5]),
         "kind": st.sampled_from(["pixels", "bits", "real"]),
     }
@@ -448,3 +451,44 @@ def test_kernels_are_compiled_once():
         "engine.train(torch.zeros(1, 4, dtype=torch.uint8), torch.tensor([0]))\n"
     )
     assert_compiled_once(program)
+
+
+@pytest.mark.parametrize(("convs", "dense"), [([], [33]), ([], [33, 17]), (CONVS, [])])
+def test_outputs_pushed_below_0_are_felt_by_the_layer_below(convs: list, dense: list[int]):
+    """Saturated at 0 they have no activity to lose, but a state that can be sent."""
+    shape = (2, 18, 20) if convs else (20,)
+    built = build(
+        0,
+        shape,
+        convs,
+        dense,
+        clamp_nudged=False,
+        nudged_sends="state",
+        weak=False,
+        sign="positive",
+    )
+    net, ep, _ = built
+    with torch.no_grad():
+        for coupling in net.couplings[1:]:
+            coupling.bias.fill_(-9 if coupling is net.couplings[-1] else 0.2)
+    ((x, labels),) = batches(net, 4, 1)
+    free, nudged = DeltaEngine(*built).relax(x, labels, -ep.beta)
+    nudge = Nudge(net.target(labels), -ep.beta, ep.nudge)
+    expected = relax(net, x, free, ep.nudged_steps, nudge).state
+    assert float((expected[-2] - free[-2]).abs().max()) > 0.02
+    assert float((expected[-2] - nudged[-2]).abs().max()) < 2e-3
+
+
+@pytest.mark.parametrize(
+    ("beta", "nudge", "runs"),
+    [(0.3, "live", True), (0.99, "live", False), (-1.0, "live", False), (2.0, "constant", True)],
+)
+def test_states_that_could_overflow_integers_are_refused(beta: float, nudge: str, runs: bool):
+    built = build(
+        0, (9,), [], [8, 8], clamp_nudged=False, nudged_sends="state", beta=beta, nudge=nudge
+    )
+    if runs:
+        DeltaEngine(*built)
+    else:
+        with pytest.raises(BinepError, match="needs a smaller beta"):
+            DeltaEngine(*built)

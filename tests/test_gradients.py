@@ -150,17 +150,21 @@ def test_scale_rule_is_the_one_of_the_paper():
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-@pytest.mark.parametrize("clamped", [True, False])
-def test_saturated_output_breaks_the_theorem(sign: int, clamped: bool):
+@pytest.mark.parametrize(
+    ("clamped", "sends"),
+    [(True, "activity"), (True, "state"), (False, "activity"), (False, "state")],
+)
+def test_saturated_output_breaks_the_theorem(sign: int, clamped: bool, sends: str):
     """An output at rest below 0 has no gradient: BPTT says so, EP only where the clamp forbids.
 
     The class of the label is saturated at s = 0 (its drive is below zero) while its target is 1.
     Pulled (beta > 0) it leaves 0 and EP reports an error signal that BPTT does not have: useful in
     practice, since it wakes a dead output, but not the gradient. Pushed away (beta < 0) it goes
-    below 0, where what it sends is still 0, clamped or not: EP then reports nothing.
+    below 0, where its activity is still 0, clamped or not: EP then reports nothing, unless the
+    output sends its state.
     """
     net, x, _ = interior_network("dense")
-    net = Network((6,), list(net.couplings), classes=3, clamp_nudged=clamped)
+    net = Network((6,), list(net.couplings), classes=3, clamp_nudged=clamped, nudged_sends=sends)
     top = net.couplings[-1]
     assert top.bias is not None
     top.bias.data[0] = -2.0
@@ -171,7 +175,7 @@ def test_saturated_output_breaks_the_theorem(sign: int, clamped: bool):
     bptt = bptt_gradients(net, x, labels, K)["couplings.2.synapses.signs"]
     ep = ep_gradients(net, x, labels, sign * 1e-3, K, "positive")["couplings.2.synapses.signs"]
     assert not bptt[0].any()
-    if sign > 0:
+    if sign > 0 or net.sends_state:
         # One nudged step moves s by beta (1 - 0), the next ones by beta (1 - s): to first order
         # the estimate is -mean(a_below), the gradient of an output that is not saturated.
         torch.testing.assert_close(ep[0], -free.state[-2].mean(0), rtol=1e-2, atol=0)

@@ -20,9 +20,16 @@ class Dynamics(Protocol):
 
 @dataclass(frozen=True)
 class Prototypical:
-    """`s <- rho(drive)`, nudged `s <- rho(drive) + nudge` (eq:prototypical-settings)."""
+    """`s <- rho(drive)`, nudged `s <- rho(drive) + nudge` (eq:prototypical-settings).
+
+    Attributes:
+        clamp_nudged: whether a nudged state is clamped to [0, 1].
+        send_state: whether a nudged state that is not clamped is sent as it is, beyond [0, 1] too;
+            otherwise `rho` of it.
+    """
 
     clamp_nudged: bool
+    send_state: bool = False
 
     def advance(
         self, neuron: Neuron, state: Tensor, drive: Tensor, nudge: Tensor | None = None

@@ -134,7 +134,9 @@ def fill_gradients(
     The difference is taken first and multiplied once: with bits it is an exact integer.
     """
     batch = len(clamped.x)
-    plus, minus = ([clamped.x, *network.activity(side.state)] for side in (nudged, base))
+    plus, minus = (
+        [clamped.x, *network.activity(side.state, nudged=True)] for side in (nudged, base)
+    )
     for n, coupling in enumerate(network.relaxing):
         contrast = coupling.correlate(plus[n], plus[n + 1], nudged.switches[n])
         contrast -= coupling.correlate(minus[n], minus[n + 1], base.switches[n])

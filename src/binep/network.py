@@ -20,6 +20,7 @@ Switches = list[Tensor | None]
 
 DYNAMICS = ("prototypical", "energy")
 COSTS = ("mse", "cross_entropy")
+SENDS = ("activity", "state")
 READOUTS = ("average", "single")
 
 
@@ -52,6 +53,8 @@ class Network(nn.Module):
             the top layer out by a softmax, outside the dynamics.
         clamp_nudged: whether the prototypical dynamics clamps its nudged top layer to [0, 1]. By
             default it does unless there is a convolution in the chain.
+        nudged_sends: what a nudged top layer that is not clamped sends down, and what learning
+            reads of it: its "activity", as every other layer, or its "state", beyond [0, 1] too.
 
     >>> from binep import Dense
     >>> net = Network((784,), [Dense(784, 512), Dense(512, 10)])
@@ -72,11 +75,13 @@ class Network(nn.Module):
         dt: float = 0.5,
         cost: str = "mse",
         clamp_nudged: bool | None = None,
+        nudged_sends: str = "activity",
     ) -> None:
         super().__init__()
         self.couplings = cast("Sequence[Coupling]", nn.ModuleList(couplings))
         self.neuron: Neuron = HardSigmoid() if neuron is None else neuron
         self.cost = choose(cost, COSTS, "cost")
+        choose(nudged_sends, SENDS, "nudged_sends")
         self.per_class, self.classes = per_class, classes
         self.shapes = _chain_shapes(tuple(input_shape), couplings)
         self._check_output()
@@ -94,7 +99,7 @@ class Network(nn.Module):
                     "not settle; binary activations need dynamics='energy'"
                 )
             clamp = not convolutional if clamp_nudged is None else clamp_nudged
-            self.dynamics = Prototypical(clamp)
+            self.dynamics = Prototypical(clamp, nudged_sends == "state")
             usual_initial = 0.5 if convolutional else 0.0
         self.initial_state = usual_initial if initial_state is None else float(initial_state)
         if not math.isfinite(self.initial_state):
@@ -176,9 +181,23 @@ class Network(nn.Module):
         like = self.couplings[0].synapses.kernel
         return [like.new_full((len(x), *shape), self.initial_state) for shape in self.layer_shapes]
 
-    def activity(self, state: State) -> list[Tensor]:
-        """What the layers send each other and what learning reads: `a = rho(s)`."""
-        return [self.neuron(s) for s in state]
+    def activity(self, state: State, *, nudged: bool = False) -> list[Tensor]:
+        """What the layers send each other and what learning reads: `a = rho(s)`.
+
+        Only a nudged top layer may send its state instead, see `nudged_sends`.
+        """
+        sent = [self.neuron(s) for s in state]
+        if nudged and self.sends_state:
+            sent[-1] = state[-1]
+        return sent
+
+    @property
+    def sends_state(self) -> bool:
+        """Whether a nudged top layer sends its state, which can then be outside [0, 1]."""
+        dynamics = self.dynamics
+        return (
+            isinstance(dynamics, Prototypical) and dynamics.send_state and not dynamics.clamp_nudged
+        )
 
     def drives(self, clamped: Clamped, activity: Sequence[Tensor]) -> tuple[list[Tensor], Switches]:
         """`drive_n = up_n(a_{n-1}) + down_{n+1}(a_{n+1})` for every layer, and the switches used.

@@ -23,7 +23,7 @@ from binep.data import DATASETS, Augmentation, Dataset
 from binep.errors import BinepError, choose
 from binep.gradients import SIGNS, BackpropThroughTime, EquilibriumPropagation, Learning
 from binep.hardware.imperfect import Imperfections, ImperfectNetwork, imperfect_optimizers
-from binep.network import COSTS, DYNAMICS, Network
+from binep.network import COSTS, DYNAMICS, SENDS, Network
 from binep.neurons import HardSigmoid, Heaviside
 from binep.optim import RATES, Optimizers, assign_optimizers
 from binep.relaxation import NUDGES
@@ -65,6 +65,7 @@ class NetworkKeys:
     dt: float = _key(0.5, above=0, high=1)
     initial_state: float | None = _key(None)
     clamp_nudged: bool | None = _key(None)
+    nudged_sends: str = _key("activity", choices=SENDS)
     cost: str = _key("mse", choices=COSTS)
     learn_scale: bool = _key(False)
     scale: float | None = _key(None, above=0)  # one alpha for all couplings, not the drawn one
@@ -242,6 +243,7 @@ class Recipe:
             dt=keys.dt,
             cost=keys.cost,
             clamp_nudged=keys.clamp_nudged,
+            nudged_sends=keys.nudged_sends,
         )
         wrong = self.imperfections
         return ImperfectNetwork(network, wrong, generator) if wrong.of_network else network

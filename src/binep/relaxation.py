@@ -63,7 +63,7 @@ def step(network: Network, clamped: Clamped, state: State, nudge: Tensor | None 
     Args:
         nudge: `beta * pull` on the top layer, like the top layer, in the nudged phase.
     """
-    drives, _ = network.drives(clamped, network.activity(state))
+    drives, _ = network.drives(clamped, network.activity(state, nudged=nudge is not None))
     if nudge is not None and network.cost == "cross_entropy":
         # The readout is one more neighbour of the top layer: its pull is a drive.
         drives[-1] = drives[-1] + nudge

@@ -1,6 +1,9 @@
 """How finely real activities are sent as integers, so that sums over them stay exact."""
 
+import math
+
 from binep.couplings import Coupling
+from binep.gradients import EquilibriumPropagation, Learning
 from binep.network import Network
 
 SUM_BITS = 31  # of int32, less its sign
@@ -16,6 +19,18 @@ def field_unit(coupling: Coupling) -> float:
     """The same for what a convolution sends down."""
     kernel = coupling.synapses.kernel
     return _unit(kernel.shape[0] * kernel[0, 0].numel())
+
+
+def sums_fit(network: Network, learning: Learning) -> bool:
+    """Whether sums over what nudged outputs send fit, also where that is beyond [0, 1]."""
+    if not network.sends_state or not isinstance(learning, EquilibriumPropagation):
+        return True
+    beta, outputs = abs(learning.beta), network.shapes[-1][0]
+    # s = rho + beta (y - s) stays within this as long as it does not grow from step to step.
+    largest = 1 + beta
+    if learning.nudge == "live":
+        largest = largest / (1 - beta) if beta < 1 else math.inf
+    return outputs * largest * _unit(outputs) < 2**SUM_BITS
 
 
 def _unit(fan: int) -> float:

@@ -159,10 +159,10 @@ class ImperfectNetwork(Network):
                     coupling.synapses.draw_errors(rate, self.generator)
         return super().clamp(x)
 
-    def activity(self, state: State) -> list[Tensor]:
+    def activity(self, state: State, *, nudged: bool = False) -> list[Tensor]:
         """What the layers send each other: bits by thresholds of their own, some of them wrong."""
         if not self.neuron.binary:
-            return super().activity(state)
+            return super().activity(state, nudged=nudged)
         sent = []
         for n, s in enumerate(state):
             bits = self.neuron(s - cast("Tensor", getattr(self, f"offset{n}")))

@@ -85,6 +85,7 @@ class Deltas(Relaxing):
             and all(coupling.binary for coupling in network.couplings)
             and isinstance(network.neuron, HardSigmoid)
             and isinstance(network.dynamics, Prototypical)
+            and not network.sends_state
         )
 
     def _make_tiles(self) -> None:

@@ -10,7 +10,7 @@ its drive happens in the same kernel, before the sums leave the chip.
 import triton
 import triton.language as tl
 
-from binep.engines.cuda.kernels import moved, thin_product
+from binep.engines.cuda.kernels import moved, sent_by, thin_product
 
 
 @triton.jit
@@ -82,7 +82,7 @@ def conv_kernel(
         drive = drive + total
         s = tl.load(state + index, mask=inside, other=0.0) if ENERGY else drive
         s = moved(s, drive, s, threshold, sigma, slope, ENERGY, False, False)
-        a = tl.where(s >= threshold, 1.0, 0.0) if BINARY else tl.minimum(tl.maximum(s, 0.0), 1.0)
+        a = sent_by(s, threshold, BINARY, False)
         tl.store(new_state + index, s, mask=inside)
         tl.store(activity + index, a.to(activity.dtype.element_ty), mask=inside)
     else:
@@ -159,7 +159,7 @@ def pool_kernel(
         s = tl.load(state + index, mask=inside, other=0.0) if ENERGY else drive
         s = moved(s, drive, s, threshold, sigma, slope, ENERGY, False, False)
         tl.store(new_state + index, s, mask=inside)
-        a = tl.minimum(tl.maximum(s, 0.0), 1.0)
+        a = sent_by(s, threshold, False, False)
         tl.store(activity + index, a.to(activity.dtype.element_ty), mask=inside)
 
 

@@ -44,6 +44,16 @@ def moved(
 
 
 @triton.jit
+def sent_by(s, threshold, BINARY: tl.constexpr, RAW: tl.constexpr):
+    """What a neuron of state s sends: its bit, its activity, or if RAW the state as it is."""
+    if BINARY:
+        s = tl.where(s >= threshold, 1.0, 0.0)
+    elif not RAW:
+        s = tl.minimum(tl.maximum(s, 0.0), 1.0)
+    return s
+
+
+@triton.jit
 def thin_product(sent, kernel, index, inside, units, OUTPUTS: tl.constexpr):
     """What a few outputs, (batch, OUTPUTS), send down to the neurons `index` of (batch, units)."""
     sample, synapse = sent + index // units * OUTPUTS, kernel + index % units
@@ -88,6 +98,7 @@ def advance_kernel(
     NUDGED: tl.constexpr,
     CONSTANT: tl.constexpr,
     CLAMPED: tl.constexpr,
+    RAW: tl.constexpr,
     LIST: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -116,7 +127,7 @@ def advance_kernel(
         nudge = tl.load(beta) * (tl.load(target + index, mask=inside, other=0.0) - anchor)
     was = s >= threshold
     s = moved(s, drive, nudge, threshold, sigma, slope, ENERGY, NUDGED, CLAMPED)
-    a = tl.where(s >= threshold, 1.0, 0.0) if BINARY else tl.minimum(tl.maximum(s, 0.0), 1.0)
+    a = sent_by(s, threshold, BINARY, RAW)
     tl.store(new_state + index, s, mask=inside)
     tl.store(activity + index, a.to(activity.dtype.element_ty), mask=inside)
     if LIST:
@@ -149,6 +160,7 @@ def top_kernel(
     NUDGED: tl.constexpr,
     CONSTANT: tl.constexpr,
     CLAMPED: tl.constexpr,
+    RAW: tl.constexpr,
     OUTPUTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -174,7 +186,7 @@ def top_kernel(
         nudge = tl.load(beta) * (tl.load(target + place, mask=real, other=0.0) - anchor)
     s = moved(s, drive, nudge, threshold, sigma, slope, ENERGY, NUDGED, CLAMPED)
     tl.store(new_state + place, s, mask=real)
-    a = tl.minimum(tl.maximum(s, 0.0), 1.0)
+    a = sent_by(s, threshold, False, RAW)
     tl.store(activity + place, a.to(activity.dtype.element_ty), mask=real)
 
 

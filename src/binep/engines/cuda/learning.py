@@ -57,7 +57,7 @@ def _first_of_largest(scores, c, classes):
 
 @triton.jit
 def changes_kernel(
-    plus,  # (batch, units): states or bits of the nudged phase
+    plus,  # (batch, units): activities of the nudged phase
     minus,  # (batch, units): of the phase it is compared with
     plus_stride,
     minus_stride,
@@ -80,8 +80,7 @@ def changes_kernel(
         inside = (r < batch)[:, None] & (j < units)[None, :]
         a = tl.load(plus + r[:, None] * plus_stride + j[None, :], mask=inside, other=0)
         b = tl.load(minus + r[:, None] * minus_stride + j[None, :], mask=inside, other=0)
-        a = tl.minimum(tl.maximum(a.to(tl.float32), 0.0), 1.0)
-        b = tl.minimum(tl.maximum(b.to(tl.float32), 0.0), 1.0)
+        a, b = a.to(tl.float32), b.to(tl.float32)
         change = a - b
         total += tl.sum(change, 0)
         near = r[:, None] * units + j[None, :]

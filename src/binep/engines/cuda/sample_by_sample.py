@@ -81,6 +81,7 @@ class Thin(Relaxing):
             NUDGED=start is not None,
             CONSTANT=self.learning.nudge == "constant",
             CLAMPED=isinstance(dynamics, Prototypical) and dynamics.clamp_nudged,
+            RAW=start is not None and self.network.sends_state,
             OUTPUTS=outputs,
             WIDTH=power_of_two(width),
             num_warps=8 if width > 1024 else 4,

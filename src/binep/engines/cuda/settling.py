@@ -11,7 +11,7 @@ either, so that the result is that of all steps.
 import triton
 import triton.language as tl
 
-from binep.engines.cuda.kernels import moved
+from binep.engines.cuda.kernels import moved, sent_by
 
 
 @triton.jit
@@ -37,6 +37,7 @@ def thin_kernel(
     NUDGED: tl.constexpr,
     CONSTANT: tl.constexpr,
     CLAMPED: tl.constexpr,
+    RAW: tl.constexpr,
     OUTPUTS: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
@@ -69,7 +70,7 @@ def thin_kernel(
     while (t < steps) & (change > 0.0):
         # What is sent: the hidden states are in [0, 1] already once they have moved.
         a = tl.minimum(tl.maximum(h, 0.0), 1.0)
-        sent = tl.minimum(tl.maximum(o, 0.0), 1.0)
+        sent = sent_by(o, 0.5, False, RAW)
         up = tl.zeros((16,), tl.float32)
         zero = tl.zeros((WIDTH,), tl.float32)
         down = zero

@@ -224,6 +224,7 @@ class Stepwise(Relaxing):
             NUDGED=nudge is not None,
             CONSTANT=self.learning.nudge == "constant",
             CLAMPED=isinstance(dynamics, Prototypical) and dynamics.clamp_nudged,
+            RAW=nudge is not None and network.sends_state,
             LIST=flips is not None,
         )
         return moved, activity
@@ -264,6 +265,7 @@ class Stepwise(Relaxing):
             NUDGED=nudge is not None,
             CONSTANT=self.learning.nudge == "constant",
             CLAMPED=isinstance(dynamics, Prototypical) and dynamics.clamp_nudged,
+            RAW=nudge is not None and self.network.sends_state,
             OUTPUTS=outputs,
             BLOCK=512,
             num_warps=4,

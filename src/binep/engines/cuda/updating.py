@@ -79,7 +79,7 @@ class Updater:
 
     def _sent(self, phase: Phase) -> list[Tensor]:
         """What learning reads: bits as they were sent, real activities in full precision."""
-        return phase.activity if self.bits else [self.network.neuron(s) for s in phase.state]
+        return phase.activity if self.bits else self.network.activity(phase.state, nudged=True)
 
     def _changes(self, n: int, plus: Tensor, minus: Tensor, factor: float) -> tuple[Tensor, Tensor]:
         """A layer's part in the contrasts of its couplings, see `changes_kernel`; fills `.grad`."""

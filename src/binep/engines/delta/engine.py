@@ -30,6 +30,7 @@ from binep.engines.delta.relaxing import (
 )
 from binep.engines.in_place import InPlaceEngine
 from binep.engines.packed.jit import announce, run_shares
+from binep.engines.units import sums_fit
 from binep.gradients import Learning
 from binep.metrics import Tally
 from binep.network import Clamped, Network
@@ -67,6 +68,7 @@ class DeltaEngine(InPlaceEngine):
             "real activations, neuron=HardSigmoid()": isinstance(network.neuron, HardSigmoid),
             "dynamics='prototypical'": isinstance(network.dynamics, Prototypical),
             "torch with oneDNN": torch.backends.mkldnn.is_available(),
+            "a smaller beta, where nudged outputs send states": sums_fit(network, learning),
         }
         super().__init__(network, learning, optimizers, needs)
         kind = Shallow if Shallow.fits(network) else Deep
@@ -166,7 +168,7 @@ class DeltaEngine(InPlaceEngine):
         """Step Bop on every coupling and leave the gradients of biases and scales in `.grad`."""
         network, batch = self.network, len(clamped.x)
         high, low = (
-            [clamped.x, *network.activity([s.contiguous() for s in states])]
+            [clamped.x, *network.activity([s.contiguous() for s in states], nudged=True)]
             for states in (plus, minus)
         )
         flips = []

@@ -65,12 +65,14 @@ class Nudging(NamedTuple):
     Attributes:
         on: whether it is. live: with the current state, otherwise with that of the start.
         beta: signed strength. clamped: whether the nudged state is clamped to [0, 1].
+        raw: whether it is sent as it is, beyond [0, 1] too.
     """
 
     on: bool
     live: bool
     beta: Any
     clamped: bool
+    raw: bool
 
 
 @inner
@@ -116,7 +118,7 @@ def settle_share(
         while t < end:
             past[t % 4] = out
             for m in range(outputs):
-                sent[m] = gain * min(max(out[m], _ZERO), _ONE)
+                sent[m] = gain * (out[m] if nudging.raw else min(max(out[m], _ZERO), _ONE))
                 sums[m] = _ZERO
             change = _ZERO
             for start in range(0, width, BLOCK):
@@ -250,8 +252,9 @@ def advance_share(
         past, largest = sent[b], np.int32(0)
         for i in range(size):
             a = drives[i]
-            a = a if a > _ZERO else _ZERO
-            a = a if a < _ONE else _ONE
+            if not nudging.raw:
+                a = a if a > _ZERO else _ZERO
+                a = a if a < _ONE else _ONE
             d = np.int32(a * unit - np.float32(past[i]))
             differences[i] = d
             d = d if d > 0 else -d

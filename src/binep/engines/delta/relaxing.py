@@ -25,7 +25,7 @@ Array = Any
 WIDEST_OUTPUT = 64  # of a shallow network: its synapses are float32 and should stay in the cache
 ZERO_POINT = 128  # the byte that convolutions take for 0
 
-FREE = Nudging(False, False, np.float32(0), False)
+FREE = Nudging(False, False, np.float32(0), clamped=False, raw=False)
 
 
 @dataclass
@@ -617,4 +617,5 @@ def _copied(link: Link) -> Link:
 def nudging(network: Network, learning: EquilibriumPropagation, beta: float) -> Nudging:
     """The nudge of a mini-batch, in the numbers of kernels."""
     clamped = bool(getattr(network.dynamics, "clamp_nudged", True))
-    return Nudging(True, learning.nudge == "live", np.float32(beta), clamped)
+    live = learning.nudge == "live"
+    return Nudging(True, live, np.float32(beta), clamped, network.sends_state)
