@@ -111,12 +111,20 @@ QUESTIONS = {
         epochs=40,
         seeds=1,
     ),
+    "1fc-wa-taus": Question(
+        "Order of mnist-1fc-wa's taus, from input to output: the published code lists couplings from "
+        "the output, and the paper's table of these recipes copies it",
+        "mnist-1fc-wa",
+        ("optimizer.tau=[2e-7, 2.5e-7]", "optimizer.tau=[2.5e-7, 2e-7]"),
+        epochs=80,
+        seeds=2,
+    ),
     "1fc-wa-nudge": Question(
-        "Nudge of mnist-1fc-wa, whose published code has both kinds in two versions",
+        "Nudge of mnist-1fc-wa, of which the published code has both kinds in two versions",
         "mnist-1fc-wa",
         ("learning.nudge=constant", "learning.nudge=live"),
         epochs=80,
-        seeds=2,
+        seeds=1,
     ),
     "2fc-wa-last": Question(
         "Last mini-batch of mnist-2fc-wa, of 24 images, and its nudge",
@@ -226,6 +234,14 @@ QUESTIONS = {
     ),
     "conv-w-a-sign": Question(
         "Sign of the nudge of mnist-conv-w-a", "mnist-conv-w-a", SIGNS, epochs=8, seeds=1
+    ),
+    "conv-w-a-sends": Question(
+        "What nudged outputs of mnist-conv-w-a send: rho of their states, or as in the published "
+        "code the states themselves",
+        "mnist-conv-w-a",
+        tuple(f"network.nudged_sends={what}" for what in ("activity", "state")),
+        epochs=12,
+        seeds=2,
     ),
     "conv-w-a-schedule": Question(
         "Schedule of mnist-conv-w-a, centered",
