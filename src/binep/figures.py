@@ -336,15 +336,22 @@ def training_curves(
     binary = bool(histories[0][0]["pi"])
     figure, (panels,) = new_figure(1, 1 + binary, width=4.6, height=3)
     draw_errors(panels[0], histories, paper=paper)
-    # What comes after the first few epochs is what one wants to see.
-    later = [line["train_error"]["average"] for history in histories for line in history[1:]]
-    later += [line["test_error"]["average"] for history in histories for line in history[1:]]
-    if later and max(later) > 0:
-        panels[0].set_ylim(0, 1.15 * max(*later, paper or 0))
+    show_later_errors(panels[0], histories, paper or 0)
     if binary:
         draw_couplings(panels[1], histories, "pi", names, "π")
     figure.suptitle(title, x=0.01, ha="left", fontsize=10)
     return figure
+
+
+def show_later_errors(axes: Axes, histories: Histories, *others: float) -> None:
+    """Room for errors from the second epoch on, and others; the first would squeeze them."""
+    later = [
+        line[error]["average"]
+        for history in histories
+        for line in history[1:] or history
+        for error in ("train_error", "test_error")
+    ]
+    axes.set_ylim(0, 1.15 * max(*later, *others) or None)
 
 
 @styled

@@ -601,16 +601,18 @@ def _seeds(found: Iterable[Found]) -> str:
 
 def _draw_curves(axes: Axes, found: Sequence[tuple[Cell, Found]]) -> None:
     """Training (solid) and test errors (dashed) against epochs, a colour a column."""
+    everything: list[list[dict[str, Any]]] = []
     for (cell, runs_), colour in zip(found, figures.COLOURS, strict=False):
         shown, label = _histories(runs_)
+        everything += shown
         if shown:
             for split, line in (("train", "-"), ("test", "--")):
                 curves = figures.series(shown, lambda at, s=split: at[f"{s}_error"]["average"])
                 name = "training" if split == "train" else "test"
                 figures.band(axes, curves, f"{cell.column}, {name} ({label})", colour, line)
     figures.label_epochs(axes, "error (%)")
-    if axes.get_lines():
-        axes.set_ylim(bottom=0)
+    if everything:
+        figures.show_later_errors(axes, everything)
         axes.legend()
     else:
         _say_nothing(axes)
