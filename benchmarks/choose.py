@@ -141,7 +141,7 @@ QUESTIONS = {
         seeds=1,
     ),
     "1fc-wa-shifted": Question(
-        "Taus, outputs and hidden neurons of mnist-1fc-wa-shifted",
+        "Outputs, taus, hidden neurons and free steps of mnist-1fc-wa-shifted",
         "mnist-1fc-wa-shifted",
         tuple(
             f"schedule.tau.over=30{more}"
@@ -151,7 +151,7 @@ QUESTIONS = {
                 "; optimizer.gamma=5e-7",
                 "; schedule.tau.final=128",
                 "; network.dense=[16384]",
-                "; learning.beta=1.0",
+                "; learning.free_steps=40",
             )
         ),
         epochs=30,
