@@ -112,8 +112,8 @@ QUESTIONS = {
         seeds=1,
     ),
     "1fc-wa-taus": Question(
-        "Order of mnist-1fc-wa's taus, from input to output: the published code lists couplings from "
-        "the output, and the paper's table of these recipes copies it",
+        "Order of mnist-1fc-wa's taus, from input to output: the published code lists couplings "
+        "from the output, and the paper's table of these recipes copies it",
         "mnist-1fc-wa",
         ("optimizer.tau=[2e-7, 2.5e-7]", "optimizer.tau=[2.5e-7, 2e-7]"),
         epochs=80,
