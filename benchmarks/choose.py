@@ -28,13 +28,6 @@ class Question:
 SIGNS = tuple(f"learning.sign={sign}" for sign in ("positive", "random", "centered"))
 
 
-# The images of a smaller last mini-batch weigh more than others, and what they flip is not mended
-# before the epoch's test. One version of the published code nudges dense networks constantly.
-LAST = tuple(
-    f"training.drop_last={drop}; learning.nudge={nudge}"
-    for nudge in ("live", "constant")
-    for drop in ("false", "true")
-)
 NONE = "schedule.tau.final=1.0; schedule.tau.over=0"
 
 
@@ -126,10 +119,16 @@ QUESTIONS = {
         epochs=80,
         seeds=1,
     ),
+    # The images of a smaller last mini-batch weigh more than others, and what they flip is not
+    # mended before the epoch's test.
     "2fc-wa-last": Question(
         "Last mini-batch of mnist-2fc-wa, of 24 images, and its nudge",
         "mnist-2fc-wa",
-        tuple(f"learning.nudged_steps=20; {each}" for each in LAST),
+        tuple(
+            f"learning.nudged_steps=20; training.drop_last={drop}; learning.nudge={nudge}"
+            for nudge in ("live", "constant")
+            for drop in ("false", "true")
+        ),
         epochs=6,
         seeds=1,
     ),

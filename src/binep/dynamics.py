@@ -24,8 +24,7 @@ class Prototypical:
 
     Attributes:
         clamp_nudged: whether a nudged state is clamped to [0, 1].
-        send_state: whether a nudged state that is not clamped is sent as it is, beyond [0, 1] too;
-            otherwise `rho` of it.
+        send_state: whether a nudged state is sent as it is, beyond [0, 1] too, and not `rho` of it.
     """
 
     clamp_nudged: bool

@@ -99,7 +99,7 @@ class Network(nn.Module):
                     "not settle; binary activations need dynamics='energy'"
                 )
             clamp = not convolutional if clamp_nudged is None else clamp_nudged
-            self.dynamics = Prototypical(clamp, nudged_sends == "state")
+            self.dynamics = Prototypical(clamp, not clamp and nudged_sends == "state")
             usual_initial = 0.5 if convolutional else 0.0
         self.initial_state = usual_initial if initial_state is None else float(initial_state)
         if not math.isfinite(self.initial_state):
@@ -194,10 +194,7 @@ class Network(nn.Module):
     @property
     def sends_state(self) -> bool:
         """Whether a nudged top layer sends its state, which can then be outside [0, 1]."""
-        dynamics = self.dynamics
-        return (
-            isinstance(dynamics, Prototypical) and dynamics.send_state and not dynamics.clamp_nudged
-        )
+        return isinstance(self.dynamics, Prototypical) and self.dynamics.send_state
 
     def drives(self, clamped: Clamped, activity: Sequence[Tensor]) -> tuple[list[Tensor], Switches]:
         """`drive_n = up_n(a_{n-1}) + down_{n+1}(a_{n+1})` for every layer, and the switches used.
