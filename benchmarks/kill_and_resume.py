@@ -4,11 +4,13 @@
 
 One run is left alone. Another is ended by SIGKILL at random moments (while it trains, or writes a
 checkpoint: it does so several times a second) and resumed after each. Both must end with the same
-weights, momenta and random streams, and the same metrics.
+weights, momenta and random streams, and the same metrics. The moments are counted in epochs, so
+that a fast machine is killed as often as a slow one: training needs 3 epochs for each kill.
 """
 
 import argparse
 import random
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -27,13 +29,15 @@ def command(recipe: str, out: Path, overrides: list[str]) -> list[str]:
     return words + [word for override in overrides for word in ("--set", override)]
 
 
-def run_and_kill(words: list[str], longest: float, rng: random.Random) -> bool:
-    """Start training and kill it after up to `longest` seconds of it; False if it ended before."""
+def run_and_kill(words: list[str], epochs: int, seconds: float) -> bool:
+    """Train for some epochs and seconds more, then kill; False if training ended before."""
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout is not None
     begun = process.stdout.readline()
+    for _ in range(epochs):
+        process.stdout.readline()
     try:
-        process.wait(rng.uniform(0, longest))
+        process.wait(seconds)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
@@ -52,17 +56,17 @@ def end_of(out: Path) -> tuple[dict[str, torch.Tensor], list[dict]]:
     return safetensors.torch.load_file(newest), lines
 
 
-def compare(
-    recipe: str, overrides: list[str], kills: int, longest: float, seed: int, folder: Path
-) -> int:
+def compare(recipe: str, overrides: list[str], kills: int, seed: int, folder: Path) -> int:
     """Returns how many times training was killed; stops with an error where the ends differ."""
     rng = random.Random(seed)
     straight, torn = folder / "straight", folder / "torn"
     subprocess.run(command(recipe, straight, overrides), check=True, stdout=subprocess.DEVNULL)
+    epoch = statistics.median(m["seconds"] for m in runs.open_run(straight).metrics)
+    words = command(recipe, torn, overrides)
     killed = 0
-    while killed < kills and run_and_kill(command(recipe, torn, overrides), longest, rng):
+    while killed < kills and run_and_kill(words, rng.randint(0, 2), rng.uniform(0, epoch)):
         killed += 1
-    subprocess.run(command(recipe, torn, overrides), check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
     (tensors, lines), (other_tensors, other_lines) = end_of(straight), end_of(torn)
     different = [n for n in tensors if not torch.equal(tensors[n], other_tensors[n])]
     if different or lines != other_lines or tensors.keys() != other_tensors.keys():
@@ -76,14 +80,11 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=30)
     parser.add_argument("--recipe", default="digits-conv-wa")
-    parser.add_argument("--longest", type=float, default=2.0, help="seconds before a kill")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--set", action="append", default=[])
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         began = time.monotonic()
-        count = compare(
-            options.recipe, options.set, options.kills, options.longest, options.seed, Path(name)
-        )
+        count = compare(options.recipe, options.set, options.kills, options.seed, Path(name))
         seconds = time.monotonic() - began
     print(f"{options.recipe}: {count} times killed, the end is identical ({seconds:.0f} s)")
