@@ -176,6 +176,25 @@ QUESTIONS = {
     "1fc512-fp-rates": Question(
         "Rates of mnist-1fc512-fp", "mnist-1fc512-fp", rates(0.08, 0.04), epochs=30, seeds=1
     ),
+    "1fc512-fp-batch": Question(
+        "Mini-batch of mnist-1fc512-fp: Ernoult et al., whose rates it has, train with 20 images",
+        "mnist-1fc512-fp",
+        (
+            "training.batch_size=64",
+            "training.batch_size=20",
+            "training.batch_size=20; learning.sign=positive",
+            "training.batch_size=20; learning.sign=centered",
+        ),
+        epochs=30,
+        seeds=2,
+    ),
+    "1fc-bptt-outputs": Question(
+        "What the loss pulls at in mnist-1fc-w-bptt: a clamped output's state has no slope",
+        "mnist-1fc-w-bptt",
+        ("learning.pulls_at=state", "learning.pulls_at=drive"),
+        epochs=1,
+        seeds=5,
+    ),
     "2fc512-fp-rates": Question(
         "Rates of mnist-2fc512-fp", "mnist-2fc512-fp", rates(0.2, 0.05, 0.005), epochs=50, seeds=1
     ),

@@ -416,13 +416,13 @@ def test_real_weights_are_trained_too():
 
 
 @pytest.mark.parametrize("kind", ["thin-w", "dense-w", "conv-w"])
-@pytest.mark.parametrize("steps", [3, 6])
-def test_backpropagation_through_time_agrees(kind: str, steps: int):
+@pytest.mark.parametrize(("steps", "pulls_at"), [(3, "state"), (6, "state"), (3, "drive")])
+def test_backpropagation_through_time_agrees(kind: str, steps: int, pulls_at: str):
     """Whether some of the 6 steps run before those that are differentiated, or none."""
     pair = []
     for engine in (ReferenceEngine, ThroughTimeEngine):
         net, built = build(kind, CudaEngine)
-        learning = BackpropThroughTime(6, steps)
+        learning = BackpropThroughTime(6, steps, pulls_at=pulls_at)
         subject = engine(net, learning, built.optimizers)
         generator = torch.Generator().manual_seed(3)
         for size in (5, 5, 3):

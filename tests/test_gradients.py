@@ -59,8 +59,8 @@ def ep_gradients(net, x, labels, beta: float, steps: int, sign: str) -> dict[str
     return metrics.true_gradients(net)
 
 
-def bptt_gradients(net, x, labels, steps: int) -> dict[str, Tensor]:
-    BackpropThroughTime(T, steps).backward(net, x, labels)
+def bptt_gradients(net, x, labels, steps: int, pulls_at: str = "state") -> dict[str, Tensor]:
+    BackpropThroughTime(T, steps, pulls_at=pulls_at).backward(net, x, labels)
     return metrics.gradients(net)
 
 
@@ -159,9 +159,9 @@ def test_saturated_output_breaks_the_theorem(sign: int, clamped: bool, sends: st
 
     The class of the label is saturated at s = 0 (its drive is below zero) while its target is 1.
     Pulled (beta > 0) it leaves 0 and EP reports an error signal that BPTT does not have: useful in
-    practice, since it wakes a dead output, but not the gradient. Pushed away (beta < 0) it goes
-    below 0, where its activity is still 0, clamped or not: EP then reports nothing, unless the
-    output sends its state.
+    practice, since it wakes a dead output, but not the gradient of the state; it is what BPTT finds
+    when the loss pulls at the drive. Pushed away (beta < 0) it goes below 0, where its activity is
+    still 0, clamped or not: EP then reports nothing, unless the output sends its state.
     """
     net, x, _ = interior_network("dense")
     net = Network((6,), list(net.couplings), classes=3, clamp_nudged=clamped, nudged_sends=sends)
@@ -172,8 +172,10 @@ def test_saturated_output_breaks_the_theorem(sign: int, clamped: bool, sends: st
     free = relax(net, x, net.initial(x), T)
     assert free.state[-1][:, 0].tolist() == [0.0] * 4
 
-    bptt = bptt_gradients(net, x, labels, K)["couplings.2.synapses.signs"]
-    ep = ep_gradients(net, x, labels, sign * 1e-3, K, "positive")["couplings.2.synapses.signs"]
+    of_top = "couplings.2.synapses.signs"
+    bptt = bptt_gradients(net, x, labels, K)[of_top]
+    gradients = ep_gradients(net, x, labels, sign * 1e-3, K, "positive")
+    ep = gradients[of_top]
     assert not bptt[0].any()
     if sign > 0 or net.sends_state:
         # One nudged step moves s by beta (1 - 0), the next ones by beta (1 - s): to first order
@@ -181,6 +183,8 @@ def test_saturated_output_breaks_the_theorem(sign: int, clamped: bool, sends: st
         torch.testing.assert_close(ep[0], -free.state[-2].mean(0), rtol=1e-2, atol=0)
         # The signal that should not be there spreads to the other outputs through the layer below.
         assert (ep[1:] - bptt[1:]).norm() > 0.1 * bptt[1:].norm()
+        at_drive = bptt_gradients(net, x, labels, K, "drive")
+        assert max(metrics.relative_distance(gradients, at_drive).values()) < 1e-2
     else:
         assert not ep[0].any()
         # The other outputs are inside (0, 1): there the theorem holds.
@@ -303,6 +307,15 @@ def test_bptt_through_all_steps_is_autograd():
         torch.testing.assert_close(found[f"couplings.{n}.bias"], biases[n].grad)
 
 
+@pytest.mark.parametrize("case", ["dense", "conv"])
+@pytest.mark.parametrize("steps", [1, 2, K])
+def test_inside_the_clamp_it_makes_no_difference_where_the_loss_pulls(case: str, steps: int):
+    net, x, labels = interior_network(case)
+    at_state, at_drive = (bptt_gradients(net, x, labels, steps, at) for at in ("state", "drive"))
+    for name, gradient in at_state.items():
+        torch.testing.assert_close(at_drive[name], gradient, rtol=1e-10, atol=1e-14)
+
+
 def test_bptt_leaves_frozen_parameters_frozen():
     net, x, labels = interior_network("dense")
     net.couplings[0].signs.requires_grad_(False)
@@ -325,6 +338,13 @@ def test_bptt_leaves_frozen_parameters_frozen():
         (lambda: BackpropThroughTime(10, 11), "steps=11.*10"),
         (lambda: BackpropThroughTime(10, 0), "steps=0"),
         (lambda: BackpropThroughTime(5, 5).backward(*binary_network()), "real activations"),
+        (lambda: BackpropThroughTime(5, 5, pulls_at="output"), "'output'.*state, drive"),
+        (
+            lambda: BackpropThroughTime(5, 5, pulls_at="drive").check(
+                Network((4,), [Dense(4, 2)], classes=2, dynamics="energy")
+            ),
+            "pulls_at='drive'.*prototypical",
+        ),
     ],
 )
 def test_impossible_estimates_are_refused(build, message: str):

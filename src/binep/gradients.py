@@ -15,11 +15,13 @@ import torch
 from torch import Tensor
 
 from binep.couplings import levels
+from binep.dynamics import Prototypical
 from binep.errors import BinepError, choose
 from binep.network import Clamped, Network, State
 from binep.relaxation import NUDGES, Nudge, Relaxation, relax
 
 SIGNS = ("positive", "random", "centered")
+PULLS_AT = ("state", "drive")
 
 
 @dataclass(frozen=True)
@@ -169,16 +171,35 @@ class BackpropThroughTime:
     Args:
         free_steps: T. steps: how many of them to go back through.
         tolerance: let the steps before those end early once the network has settled.
+        pulls_at: what the loss pulls at: the outputs' "state", so that an output which is clamped
+            has no gradient, or their "drive", as if the last clamp were not there. The latter is
+            what EP does in prototypical dynamics, where the nudge stands outside of rho.
     """
 
     free_steps: int
     steps: int
     tolerance: float | None = None
+    pulls_at: str = "state"
 
     def __post_init__(self) -> None:
         _check_steps(free_steps=self.free_steps, steps=self.steps)
+        choose(self.pulls_at, PULLS_AT, "pulls_at")
         if self.steps > self.free_steps:
             raise BinepError(f"steps={self.steps}: allowed are 1 to free_steps={self.free_steps}")
+
+    def check(self, network: Network) -> None:
+        """An error that says why, if the network has no such gradient."""
+        if network.neuron.binary:
+            raise BinepError(
+                f"BackpropThroughTime with {network.neuron}: a step has no derivative, allowed "
+                "are real activations"
+            )
+        outside = isinstance(network.dynamics, Prototypical) and network.cost == "mse"
+        if self.pulls_at == "drive" and not outside:
+            raise BinepError(
+                "pulls_at='drive': allowed with prototypical dynamics and cost='mse' only; "
+                "elsewhere the nudge of EP stands inside of rho, too"
+            )
 
     def backward(self, network: Network, x: Tensor, labels: Tensor) -> Phases:
         """Run the free phase on a mini-batch and fill `.grad` of every parameter."""
@@ -200,17 +221,13 @@ class BackpropThroughTime:
         Args:
             x: a mini-batch that `network.check` has let pass.
         """
-        if network.neuron.binary:
-            raise BinepError(
-                f"BackpropThroughTime with {network.neuron}: a step has no derivative, allowed "
-                "are real activations"
-            )
+        self.check(network)
         target = network.target(labels)
         with torch.enable_grad(), _differentiable(network) as parameters:
             clamped = Clamped(x, *network.couplings[0].up(x))
-            last = relax(network, clamped, state, self.steps, track_gradients=True)
+            last, seen = self._run_last(network, clamped, state)
             gradients = torch.autograd.grad(
-                network.loss(last.state, target), parameters, materialize_grads=True
+                network.loss(seen, target), parameters, materialize_grads=True
             )
         gradient_of = dict(zip(map(id, parameters), gradients, strict=True))
         for coupling in network.couplings:
@@ -218,6 +235,23 @@ class BackpropThroughTime:
             if coupling.bias is not None:
                 coupling.bias.grad = gradient_of[id(coupling.bias)]
         return replace(last, state=[s.detach() for s in last.state])
+
+    def _run_last(
+        self, network: Network, clamped: Clamped, state: State
+    ) -> tuple[Relaxation, State]:
+        """The last steps under autograd, and the state that the loss is to see."""
+        if self.pulls_at == "state":
+            last = relax(network, clamped, state, self.steps, track_gradients=True)
+            return last, last.state
+        residuals = []
+        if self.steps > 1:
+            before = relax(network, clamped, state, self.steps - 1, track_gradients=True)
+            state, residuals = before.state, [before.residuals]
+        last = relax(network, clamped, state, 1, track_gradients=True)
+        drive = network.drives(clamped, network.activity(state))[0][-1]
+        outputs = drive + (last.state[-1] - drive).detach()
+        last = replace(last, residuals=torch.cat([*residuals, last.residuals]))
+        return last, [*last.state[:-1], outputs]
 
 
 @contextmanager

@@ -21,7 +21,13 @@ import torch
 from binep.couplings import ConvPool, Coupling, Dense
 from binep.data import DATASETS, Augmentation, Dataset
 from binep.errors import BinepError, choose
-from binep.gradients import SIGNS, BackpropThroughTime, EquilibriumPropagation, Learning
+from binep.gradients import (
+    PULLS_AT,
+    SIGNS,
+    BackpropThroughTime,
+    EquilibriumPropagation,
+    Learning,
+)
 from binep.hardware.imperfect import Imperfections, ImperfectNetwork, imperfect_optimizers
 from binep.network import COSTS, DYNAMICS, SENDS, Network
 from binep.neurons import HardSigmoid, Heaviside
@@ -81,6 +87,7 @@ class LearningKeys:
     sign: str = _key("random", choices=SIGNS)
     nudge: str = _key("live", choices=NUDGES)
     tolerance: float | None = _key(None, low=0)
+    pulls_at: str = _key("state", choices=PULLS_AT)  # for bptt
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,7 +259,9 @@ class Recipe:
         """EP or BPTT as the recipe says; random signs come from `generator`."""
         keys = self.learning
         if keys.method == "bptt":
-            return BackpropThroughTime(keys.free_steps, keys.nudged_steps, keys.tolerance)
+            return BackpropThroughTime(
+                keys.free_steps, keys.nudged_steps, keys.tolerance, keys.pulls_at
+            )
         return EquilibriumPropagation(
             keys.free_steps,
             keys.nudged_steps,
@@ -505,12 +514,12 @@ def _resolve(recipe: Recipe) -> Recipe:
     try:
         with torch.device("meta"):
             network = recipe.build_network()
-            recipe.build_learning()
+            learning = recipe.build_learning()
             recipe.build_optimizers(network)
-        if recipe.learning.method == "bptt" and network.neuron.binary:
-            raise BinepError("learning.method='bptt' needs network.activations='real'")
-        if recipe.learning.method == "bptt" and recipe.imperfections.of_network:
-            raise BinepError("imperfect hardware with learning.method='bptt': allowed is 'ep'")
+        if isinstance(learning, BackpropThroughTime):
+            learning.check(network)
+            if recipe.imperfections.of_network:
+                raise BinepError("imperfect hardware with learning.method='bptt': allowed is 'ep'")
     except BinepError as error:
         raise BinepError(f"recipe {recipe.name}: {error}") from None
     return replace(
