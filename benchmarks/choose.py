@@ -108,9 +108,13 @@ QUESTIONS = {
         "Order of mnist-1fc-wa's taus, from input to output: the published code lists couplings "
         "from the output, and the paper's table of these recipes copies it",
         "mnist-1fc-wa",
-        ("optimizer.tau=[2e-7, 2.5e-7]", "optimizer.tau=[2.5e-7, 2e-7]"),
+        (
+            "optimizer.tau=[2e-7, 2.5e-7]",
+            "optimizer.tau=[2.5e-7, 2e-7]",
+            "optimizer.tau=[2e-7, 2.5e-7]; learning.nudge=constant",
+        ),
         epochs=80,
-        seeds=2,
+        seeds=4,
     ),
     "1fc-wa-nudge": Question(
         "Nudge of mnist-1fc-wa, of which the published code has both kinds in two versions",

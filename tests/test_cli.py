@@ -234,7 +234,7 @@ def test_cuda_without_a_gpu_is_a_clear_error(tmp_path: Path):
 
 
 def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path):
-    words = [sys.executable, "-u", "-m", "binep", "train", "--device", "cpu"]
+    words = [sys.executable, "-u", "-m", "binep", "train", "--device", "cpu", "--epochs", "1000"]
     process = subprocess.Popen(
         words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
