@@ -245,7 +245,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path):
     rest, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
     assert "stopped and saved" in rest
-    assert "binep train --device cpu --resume" in rest
+    assert "binep train --device cpu --epochs 1000 --resume" in rest
     record = json.loads((tmp_path / "runs/digits-1fc-w-seed0/record.json").read_text())
     assert record["status"] == "interrupted"
 
