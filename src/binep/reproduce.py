@@ -235,7 +235,8 @@ FIG_READOUTS = Study(
 
 BEYOND = Study(
     "beyond",
-    "Beyond the paper: centered nudging, schedules, shifted images, and the gap to real weights",
+    "Beyond the paper: centered nudging, schedules, shifted images, a wider network, and the gap "
+    "to real weights",
     tuple(
         Cell(row, recipe, recipe)
         for row, names in (
@@ -249,7 +250,10 @@ BEYOND = Study(
                 "MNIST conv, w",
                 "mnist-conv-w-a mnist-conv-w-a-centered mnist-conv-w-a-schedule mnist-conv-fp",
             ),
-            ("MNIST 1fc, wa", "mnist-1fc-wa mnist-1fc-wa-schedule mnist-1fc-wa-shifted"),
+            (
+                "MNIST 1fc, wa",
+                "mnist-1fc-wa mnist-1fc-wa-schedule mnist-1fc-wa-shifted mnist-1fc-wa-wide",
+            ),
             ("MNIST 2fc, wa", "mnist-2fc-wa mnist-2fc-wa-centered mnist-2fc-wa-schedule"),
             ("MNIST conv, wa", "mnist-conv-wa mnist-conv-wa-schedule"),
             ("CIFAR-10 conv, w", "cifar10-conv-w-a cifar10-conv-w-a-schedule cifar10-conv-fp"),
