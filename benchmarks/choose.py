@@ -144,8 +144,9 @@ QUESTIONS = {
         epochs=30,
         seeds=1,
     ),
+    # From all neurons on, outputs whose weights are mostly positive come first, whatever the image.
     "1fc-wa-shifted": Question(
-        "Outputs, taus, hidden neurons and free steps of mnist-1fc-wa-shifted",
+        "Outputs, taus, hidden neurons, free steps and initial state of mnist-1fc-wa-shifted",
         "mnist-1fc-wa-shifted",
         tuple(
             f"schedule.tau.over=30{more}"
@@ -156,6 +157,8 @@ QUESTIONS = {
                 "; schedule.tau.final=128",
                 "; network.dense=[16384]",
                 "; learning.free_steps=40",
+                "; network.initial_state=0.5",
+                "; network.initial_state=0.0",
             )
         ),
         epochs=30,
