@@ -136,10 +136,12 @@ def assert_same(found: Tally, tally: Tally) -> None:
     ("kind", "options"),
     [
         ("dense-wa", {}),
+        ("dense-wa", {"initial_state": 0.0}),
         ("dense-wa", {"sign": "centered", "nudge": "constant", "sigma": 0.25}),
         ("wide-wa", {"sizes": (3, 2)}),
         ("thin-wa", {"sign": "centered"}),
-        ("conv-wa", {"learn_scale": False, "noise": 0.0}),
+        ("thin-wa", {"initial_state": 0.0}),
+        ("conv-wa", {"learn_scale": False, "noise": 0.0, "initial_state": 0.0}),
         ("conv-wa", {"sign": "positive", "nudge": "constant"}),
     ],
 )
