@@ -108,12 +108,10 @@ QUESTIONS = {
         "Initial state of mnist-1fc-wa, and order of its taus from input to output: the published "
         "code lists couplings from the output, and the paper's table of these recipes copies it",
         "mnist-1fc-wa",
-        (
-            "optimizer.tau=[2e-7, 2.5e-7]",
-            "optimizer.tau=[2.5e-7, 2e-7]",
-            "optimizer.tau=[2e-7, 2.5e-7]; network.initial_state=0.0",
-            "optimizer.tau=[2.5e-7, 2e-7]; network.initial_state=0.0",
-            "optimizer.tau=[2e-7, 2.5e-7]; learning.nudge=constant",
+        tuple(
+            f"optimizer.tau={taus}; network.initial_state={state}"
+            for state in (1.0, 0.0)
+            for taus in ("[2e-7, 2.5e-7]", "[2.5e-7, 2e-7]")
         ),
         epochs=80,
         seeds=2,
@@ -154,19 +152,20 @@ QUESTIONS = {
     ),
     # From all neurons on, outputs whose weights are mostly positive come first, whatever the image.
     "1fc-wa-shifted": Question(
-        "Outputs, taus, hidden neurons, free steps and initial state of mnist-1fc-wa-shifted",
+        "Initial state of mnist-1fc-wa-shifted; from 1 its outputs, taus, hidden neurons, steps",
         "mnist-1fc-wa-shifted",
         tuple(
-            f"schedule.tau.over=30{more}"
+            f"schedule.tau.over=30; network.initial_state={more}"
             for more in (
-                "",
-                "; network.per_class=50",
-                "; optimizer.gamma=5e-7",
-                "; schedule.tau.final=128",
-                "; network.dense=[16384]",
-                "; learning.free_steps=40",
-                "; network.initial_state=0.5",
-                "; network.initial_state=0.0",
+                "0.0",
+                "0.5",
+                "1.0",
+                "1.0; network.per_class=50",
+                "1.0; optimizer.gamma=5e-7",
+                "1.0; schedule.tau.final=128",
+                "1.0; network.dense=[16384]",
+                "0.0; network.dense=[16384]",
+                "1.0; learning.free_steps=40",
             )
         ),
         epochs=30,

@@ -12,7 +12,7 @@ import torch
 
 from binep import choices
 from binep import recipe as recipes
-from binep.choices import compare, held_out, in_force, make_variants, read_choice, render
+from binep.choices import compare, held_out, make_variants, read_choice, render, standing
 from binep.data import load as load_dataset
 from binep.errors import BinepError
 from binep.figures import DASH
@@ -100,8 +100,19 @@ def test_every_variant_is_trained_with_every_seed_and_the_lowest_named(tmp_path:
 def test_what_ships_is_recognised():
     found = make_variants("digits-1fc-w", ["learning.beta=0.5", "learning.beta=0.3"], base=False)
     choice = choices.Choice("beta?", 1, found)
-    assert in_force(choice) == [found[1]] and choice.best is None
-    assert DASH in render(choice)
+    assert standing(choice) == "The recipe that ships trains as in: learning.beta=0.3."
+    assert choice.best is None and DASH in render(choice)
+
+
+def test_what_ships_otherwise_is_told():
+    """A question that was asked before its recipe was changed, or of a recipe of one's own."""
+    changed = ["optimizer.tau=0.1; learning.beta=0.5", "learning.beta=0.6; optimizer.tau=0.1"]
+    found = make_variants("digits-1fc-w", changed, base=False)
+    says = "None of these is exactly the recipe as it ships"
+    both = standing(choices.Choice("beta?", 1, found))
+    assert both == f"{says}: all of them have optimizer.tau=[0.1, 0.1]."
+    mine = [replace(v, recipe=replace(v.recipe, name="mine")) for v in found]
+    assert standing(choices.Choice("beta?", 1, mine)) == f"{says}."
 
 
 @pytest.mark.parametrize(

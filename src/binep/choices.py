@@ -279,11 +279,17 @@ def read_choice(path: Path) -> Choice:
     return choice
 
 
-def in_force(choice: Choice) -> list[Variant]:
-    """Those variants that their recipe, as it ships now, trains like."""
-    return [
-        variant
-        for variant in choice.variants
+def standing(choice: Choice) -> str:
+    """What the recipe that ships now has to do with a choice that was made some time ago."""
+    changed = [
+        changes(variant.recipe, held_out(recipes.load(variant.recipe.name)))
         if variant.recipe.name in recipes.names()
-        and not changes(variant.recipe, held_out(recipes.load(variant.recipe.name)))
+        else ["name"]
+        for variant in choice.variants
     ]
+    like = [v.label for v, keys in zip(choice.variants, changed, strict=True) if not keys]
+    if like:
+        return f"The recipe that ships trains as in: {', '.join(like)}."
+    common = [key for key in changed[0] if all(key in keys for keys in changed) and key != "name"]
+    having = f": all of them have {', '.join(common)}" if common else ""
+    return f"None of these is exactly the recipe as it ships{having}."

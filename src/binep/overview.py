@@ -235,12 +235,7 @@ def _choices(results: Results) -> list[str]:
     for choice in found:
         header, rows = choices.table(choice)
         parts += [f"### {choice.question}", figures.markdown_table(header, rows)]
-        shipped = [variant.label for variant in choices.in_force(choice)]
-        parts.append(
-            f"The recipe that ships trains as in: {', '.join(shipped)}."
-            if shipped
-            else "None of these is exactly the recipe as it ships."
-        )
+        parts.append(choices.standing(choice))
     return parts if found else []
 
 
