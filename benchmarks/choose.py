@@ -283,6 +283,13 @@ QUESTIONS = {
         epochs=12,
         seeds=1,
     ),
+    "conv-wa-start": Question(
+        "Initial state of mnist-conv-wa",
+        "mnist-conv-wa",
+        tuple(f"network.initial_state={state}" for state in (1.0, 0.0)),
+        epochs=3,
+        seeds=1,
+    ),
     "conv-wa-schedule": Question(
         "Schedule of mnist-conv-wa",
         "mnist-conv-wa-schedule",
