@@ -135,9 +135,9 @@ QUESTIONS = {
                 "10",
                 "10; training.drop_last=true",
                 "10; network.initial_state=0.0",
-                "10; training.drop_last=true; network.initial_state=0.0",
-                "20; training.drop_last=true; network.initial_state=0.0",
-                "10; training.drop_last=true; network.initial_state=0.0; learning.nudge=constant",
+                "10; training.drop_last=true; network.initial_state=0.5",
+                "20; training.drop_last=true",
+                "10; training.drop_last=true; learning.nudge=constant",
             )
         ),
         epochs=6,
