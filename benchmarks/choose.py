@@ -198,7 +198,6 @@ QUESTIONS = {
             "training.batch_size=64",
             "training.batch_size=20",
             "training.batch_size=20; learning.sign=positive",
-            "training.batch_size=20; learning.sign=centered",
         ),
         epochs=30,
         seeds=2,
