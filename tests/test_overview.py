@@ -61,6 +61,8 @@ def results(tmp_path_factory) -> Results:
     write_result(made_up("mnist-1fc512-fp", 0, 2.02, 30), folder)
     write_result(made_up("mnist-1fc-w", 0, 3.0, 50, "network.scale=0.02"), folder)
     write_result(made_up("mnist-1fc-w", 5, 0.5, 50, "data.validation=5000"), folder)
+    changed = ("learning.beta=0.5", "optimizer.tau=1e-6")
+    write_result(made_up("mnist-2fc-w", 0, 3.5, 50, *changed), folder)
     variants = choices.make_variants("mnist-2fc-w", ["optimizer.lr_bias=[0.2, 0.1, 0.05]"])
     for error, variant in zip((5.0, 4.0), variants, strict=True):
         trial = {"seed": 0, "validation_error": [9.0, error], "seconds": [1.0, 1.0]}
@@ -69,6 +71,14 @@ def results(tmp_path_factory) -> Results:
     choices.write_choice(choice, folder / "choices" / "biases.json")
     (folder / "commentary.md").write_text("## Comments\n\nWritten by hand.\n")
     return open_results(folder)
+
+
+def test_variants_are_shown_beside_the_studies(results: Results):
+    """What a study has a place for is not repeated, and validation's errors are left out."""
+    section = overview(results).split("## Variants")[1].split("## Training")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| mnist")]
+    changed = "learning.beta=0.5, optimizer.tau=1e-06,1e-06,1e-06"
+    assert rows == [f"| mnist-2fc-w | {changed} | 3.50 | 1.75 | 1 | 50 |"]
 
 
 def test_cells_are_sorted_by_how_they_stand_to_the_paper(results: Results):

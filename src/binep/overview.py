@@ -27,6 +27,7 @@ from binep.reproduce import (
     Cell,
     Study,
     figure,
+    gather,
     look_up,
     table_notes,
     table_rows,
@@ -81,6 +82,7 @@ def overview(results: Results) -> str:
     for study in STUDIES.values():
         if study.kind != "table":
             parts += _drawn_study(study, results)
+    parts += _variants(results)
     parts += _training(results)
     parts += _choices(results)
     parts += _tuning(results)
@@ -177,6 +179,29 @@ def _drawn_study(study: Study, results: Results) -> list[str]:
         picture if drawn else "Not run.",
         *([figures.markdown_table(HEADER, table_rows(study, results), left=2)] if drawn else []),
         *table_notes(study, results)[1:],
+    ]
+
+
+def _variants(results: Results) -> list[str]:
+    """The runs that no table or figure shows: recipes as they once were, or with a key changed."""
+    shown = {cell.resolve().name for study in STUDIES.values() for cell in study.cells}
+    rows = []
+    for name in (name for name in results.names if name not in shown):
+        mine = results.runs_of(name)
+        if mine[0].recipe.data.validation:
+            continue
+        found = gather(mine, mine[0].recipe.training.epochs)
+        recipe, *changed = name.split("+")
+        errors = (str(found.error(split)) for split in ("test", "train"))
+        rows.append([recipe, ", ".join(changed), *errors, str(len(found.counted)), found.epochs])
+    if not rows:
+        return []
+    header = ("recipe", "with", "test", "train", "n", "epochs")
+    return [
+        "## Variants",
+        "Runs that are in no table or figure above, since a key of the recipe as it ships is "
+        "changed in them.",
+        figures.markdown_table(header, rows, left=2),
     ]
 
 

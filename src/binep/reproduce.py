@@ -418,15 +418,21 @@ def look_up(cell: Cell, place: Place, epochs: int | None = None) -> Found:
     else:
         named = open_runs(_folders(recipe, Path(place)))
     mine = [run for run in named if _same(run.recipe, recipe)]
+    found = gather(mine, cell.last_epoch(epochs))
+    return replace(found, planned=planned, foreign=[run for run in named if run not in mine])
+
+
+def gather(mine: list[Run], planned: int) -> Found:
+    """Runs of one recipe, read at the planned epoch, or at the last one that any has come to."""
     # None of the runs may be there yet, or all of them may be shorter than planned.
-    furthest = max((len(run.metrics) for run in mine), default=0) or cell.last_epoch(epochs)
-    epoch = min(furthest, cell.last_epoch(epochs))
+    furthest = max((len(run.metrics) for run in mine), default=0) or planned
+    epoch = min(furthest, planned)
     return Found(
         planned,
         epoch,
         counted=[run for run in mine if len(run.metrics) >= epoch],
         shorter=[run for run in mine if len(run.metrics) < epoch],
-        foreign=[run for run in named if run not in mine],
+        foreign=[],
     )
 
 
