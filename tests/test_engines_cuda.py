@@ -110,7 +110,7 @@ def build(
     return net, engine(net, ep, optimizers)
 
 
-def train_both(kind: str, sizes=(5, 5, 3), pixels=True, **options):
+def train_both(kind: str, sizes=(5, 3), pixels=True, **options):
     """The same mini-batches through both engines; the last one is smaller."""
     pair = [build(kind, engine, **options) for engine in (ReferenceEngine, CudaEngine)]
     generator = torch.Generator().manual_seed(3)
@@ -382,7 +382,7 @@ def test_two_colours_of_layers_relax_as_all_layers_at_once(steps: int):
 
 @pytest.mark.parametrize("kind", ["dense-w", "dense-wa", "conv-w"])
 def test_a_gamma_of_5e_8_still_accumulates(kind: str):
-    """The same gradient 4 times: its small steps add up, where half precision would lose them."""
+    """The same gradient twice: its small steps add up, where half precision would lose them."""
     net, engine = build(kind, CudaEngine, noise=0.0, sign="positive", learn_scale=False)
     for group in engine.optimizers.bop.param_groups:
         group.update(gamma=5e-8, tau=1.0)
@@ -395,9 +395,9 @@ def test_a_gamma_of_5e_8_still_accumulates(kind: str):
             engine.train(x.to(DEVICE), torch.arange(5, device=DEVICE) % 4)
         return [engine.optimizers.bop.momentum(c.signs).double() for c in net.couplings]
 
-    for once, often in zip(momenta_after(1), momenta_after(3), strict=True):
+    for once, twice in zip(momenta_after(1), momenta_after(1), strict=True):
         assert 0 < once.abs().max() < 1e-6
-        torch.testing.assert_close(often, 4 * once, rtol=1e-4, atol=1e-14)
+        torch.testing.assert_close(twice, 2 * once, rtol=1e-4, atol=1e-14)
 
 
 def test_real_weights_are_trained_too():
