@@ -248,7 +248,8 @@ class BackpropThroughTime:
             before = relax(network, clamped, state, self.steps - 1, track_gradients=True)
             state, residuals = before.state, [before.residuals]
         last = relax(network, clamped, state, 1, track_gradients=True)
-        drive = network.drives(clamped, network.activity(state))[0][-1]
+        below = [clamped.x, *network.activity(state)][-2]
+        drive, _ = network.relaxing[-1].up(below)  # all there is: the top layer has no `down`
         outputs = drive + (last.state[-1] - drive).detach()
         last = replace(last, residuals=torch.cat([*residuals, last.residuals]))
         return last, [*last.state[:-1], outputs]
