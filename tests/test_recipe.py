@@ -117,6 +117,21 @@ def test_networks_start_as_the_paper_says():
     assert net.couplings[0].bias.any()
 
 
+@pytest.mark.parametrize("weights", ["binary", "real"])
+def test_a_gain_makes_couplings_stronger_before_training(weights: str):
+    def strengths(*more: str) -> list[torch.Tensor]:
+        rates = "optimizer.lr_weight=0.1"
+        recipe = recipes.load("digits-conv-w", [f"network.weights={weights}", rates, *more])
+        couplings = recipe.build_network(torch.Generator().manual_seed(0)).couplings
+        return [c.scale if c.binary else c.weight for c in couplings]
+
+    plain, one, each = strengths(), strengths("network.gain=2"), strengths("network.gain=[3, 1, 2]")
+    for before, doubled in zip(plain, one, strict=True):
+        assert torch.equal(doubled, 2 * before)
+    for before, after, gain in zip(plain, each, (3, 1, 2), strict=True):
+        assert torch.equal(after, gain * before)
+
+
 def test_the_seed_decides_the_network():
     def signs(seed: int):
         generator = random_streams(seed, torch.device("cpu"))["init"]

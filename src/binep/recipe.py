@@ -75,6 +75,7 @@ class NetworkKeys:
     cost: str = _key("mse", choices=COSTS)
     learn_scale: bool = _key(False)
     scale: float | None = _key(None, above=0)  # one alpha for all couplings, not the drawn one
+    gain: PerCoupling = _key(1.0, above=0)  # times alpha, or times real weights, before training
     zero_bias: bool = _key(False)
 
 
@@ -232,11 +233,13 @@ class Recipe:
         for neurons in (*keys.dense, source.classes * keys.per_class):
             chain.append(Dense(math.prod(shape), neurons, **options))
             shape = (neurons,)
-        for coupling in chain:
+        for n, coupling in enumerate(chain):
             if keys.zero_bias and coupling.bias is not None:
                 torch.nn.init.zeros_(coupling.bias)
             if keys.scale is not None and binary:
                 torch.nn.init.constant_(coupling.scale, keys.scale)
+            strength = coupling.scale if binary else coupling.weight
+            strength.data.mul_(_nth(keys.gain, n))
         network = Network(
             source.image_shape if keys.conv else (math.prod(source.image_shape),),
             chain,
@@ -496,6 +499,7 @@ def _resolve(recipe: Recipe) -> Recipe:
     for name in ("kernel", "padding", "pool"):
         _length(f"network.{name}", getattr(keys, name), len(keys.conv), "conv layers")
     couplings = len(keys.conv) + len(keys.dense) + 1
+    _length("network.gain", keys.gain, couplings, "couplings")
     rates = {f.name: getattr(recipe.optimizer, f.name) for f in fields(OptimizerKeys)}
     for name in RATES:
         _length(f"optimizer.{name}", rates[name], couplings, "couplings")
