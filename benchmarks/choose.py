@@ -171,6 +171,15 @@ QUESTIONS = {
         epochs=30,
         seeds=1,
     ),
+    # With the drawn alphas 1,300 of the 8192 hidden neurons are ever on: the others' drive stays
+    # below the threshold, no nudge reaches them, and they never learn.
+    "1fc-wa-gain": Question(
+        "Gain of the first coupling of mnist-1fc-wa-shifted: how many hidden neurons are awake",
+        "mnist-1fc-wa-shifted",
+        tuple(f"schedule.tau.over=30; network.gain=[{gain}, 1.0]" for gain in (1.0, 1.7, 1.4, 2.0)),
+        epochs=30,
+        seeds=1,
+    ),
     "1fc-w-a-shift": Question(
         "Training images of mnist-1fc-w-a-schedule shifted by up to 0, 1, 2 pixels",
         "mnist-1fc-w-a-schedule",
