@@ -174,10 +174,17 @@ QUESTIONS = {
     # With the drawn alphas 1,300 of the 8192 hidden neurons are ever on: the others' drive stays
     # below the threshold, no nudge reaches them, and they never learn.
     "1fc-wa-gain": Question(
-        "Gain of the first coupling of mnist-1fc-wa-shifted: how many hidden neurons are awake",
-        "mnist-1fc-wa-shifted",
-        tuple(f"schedule.tau.over=30; network.gain=[{gain}, 1.0]" for gain in (1.0, 1.7, 1.4, 2.0)),
-        epochs=30,
+        "Gain of the first coupling of mnist-1fc-wa-awake: how many hidden neurons take part",
+        "mnist-1fc-wa-awake",
+        (
+            *(f"schedule.tau.over=12; network.gain=[{gain}, 1.0]" for gain in (1.0, 1.4, 1.7, 2.0)),
+            *(
+                f"schedule.tau.over=12; network.gain=[{gain}, 1.0]; optimizer.tau=[6e-8, 5e-8]; "
+                "schedule.tau.final=32"
+                for gain in (1.0, 1.7)
+            ),
+        ),
+        epochs=12,
         seeds=1,
     ),
     "1fc-w-a-shift": Question(

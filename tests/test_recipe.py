@@ -49,7 +49,7 @@ BEYOND = {
     "mnist-conv-w-a-schedule": "mnist-conv-w-a",
     "mnist-1fc-wa-schedule": "mnist-1fc-wa",
     "mnist-1fc-wa-shifted": "mnist-1fc-wa",
-    "mnist-1fc-wa-wide": "mnist-1fc-wa",
+    "mnist-1fc-wa-awake": "mnist-1fc-wa",
     "mnist-2fc-wa-schedule": "mnist-2fc-wa",
     "mnist-conv-wa-schedule": "mnist-conv-wa",
     "cifar10-conv-w-a-schedule": "cifar10-conv-w-a",
@@ -64,9 +64,9 @@ def test_every_row_of_the_paper_has_its_recipe():
 @pytest.mark.parametrize(("name", "base"), BEYOND.items())
 def test_recipes_beyond_the_paper_change_what_their_names_say(name: str, base: str):
     recipe, paper = recipes.load(name), recipes.load(base)
-    shifted, wide = name.endswith(("-shifted", "-wide")), name.endswith("-wide")
-    dense = [2 * size for size in paper.network.dense] if wide else paper.network.dense
-    assert recipe.network == replace(paper.network, dense=dense)
+    shifted, awake = name.endswith(("-shifted", "-awake")), name.endswith("-awake")
+    gain = recipe.network.gain if awake else paper.network.gain
+    assert recipe.network == replace(paper.network, gain=gain)
     assert recipe.data == (replace(paper.data, crop=1) if shifted else paper.data)
     assert recipe.learning != paper.learning or recipe.schedule != paper.schedule
     assert recipe.paper.test is None

@@ -235,7 +235,7 @@ FIG_READOUTS = Study(
 
 BEYOND = Study(
     "beyond",
-    "Beyond the paper: centered nudging, schedules, shifted images, a wider network, and the gap "
+    "Beyond the paper: centered nudging, schedules, shifted images, neurons awake, and the gap "
     "to real weights",
     tuple(
         Cell(row, recipe, recipe)
@@ -252,7 +252,7 @@ BEYOND = Study(
             ),
             (
                 "MNIST 1fc, wa",
-                "mnist-1fc-wa mnist-1fc-wa-schedule mnist-1fc-wa-shifted mnist-1fc-wa-wide",
+                "mnist-1fc-wa mnist-1fc-wa-schedule mnist-1fc-wa-shifted mnist-1fc-wa-awake",
             ),
             ("MNIST 2fc, wa", "mnist-2fc-wa mnist-2fc-wa-centered mnist-2fc-wa-schedule"),
             ("MNIST conv, wa", "mnist-conv-wa mnist-conv-wa-schedule"),
