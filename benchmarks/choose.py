@@ -260,6 +260,23 @@ QUESTIONS = {
         epochs=6,
         seeds=1,
     ),
+    # As for mnist-1fc-wa-awake, but with its own taus the couplings between hidden layers would
+    # turn positive and keep all neurons on, whatever the image.
+    "2fc-wa-gain": Question(
+        "Gain of the first coupling of mnist-2fc-wa, and the taus that go with it",
+        "mnist-2fc-wa",
+        tuple(
+            f"learning.nudged_steps=10; training.drop_last=true; {more}"
+            for more in (
+                "network.gain=1.0",
+                "network.gain=[1.7, 1.0, 1.0]; optimizer.tau=[2e-7, 1e-7, 1e-7]",
+                "network.gain=[1.7, 1.0, 1.0]; optimizer.tau=[1e-7, 4e-8, 4e-8]",
+                "network.gain=[1.4, 1.0, 1.0]; optimizer.tau=[1e-7, 4e-8, 4e-8]",
+            )
+        ),
+        epochs=12,
+        seeds=1,
+    ),
     "2fc-wa-schedule": Question(
         "Schedule of mnist-2fc-wa",
         "mnist-2fc-wa-schedule",
@@ -303,6 +320,16 @@ QUESTIONS = {
         "mnist-conv-wa",
         tuple(f"network.initial_state={state}" for state in (1.0, 0.0)),
         epochs=3,
+        seeds=1,
+    ),
+    "conv-wa-gain": Question(
+        "Gains of mnist-conv-wa: at the drawn alphas 1 % of its second layer is ever on",
+        "mnist-conv-wa",
+        tuple(
+            f"network.gain={gains}"
+            for gains in ("1.0", "[1.0, 1.5, 1.0]", "[1.0, 2.0, 1.0]", "[1.3, 1.5, 1.5]")
+        ),
+        epochs=4,
         seeds=1,
     ),
     "conv-wa-schedule": Question(

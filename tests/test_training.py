@@ -139,7 +139,7 @@ def test_healthy_training_has_no_troubles():
         ([line(loss=float("nan"))], "nan", "lr_bias"),
         ([line(residual=float("inf"))], "nan", "lr_bias"),
         ([line(pi=[0.3, -4.0]), line(pi=[0.2, -4.0])], "flipping 0", "optimizer.tau"),
-        ([line(undecided=100.0)], "dead", "network.scale"),
+        ([line(undecided=100.0)], "dead", "network.gain"),
     ],
 )
 def test_troubles_are_named_with_what_to_try(history, kind: str, advice: str):

@@ -281,15 +281,11 @@ def read_choice(path: Path) -> Choice:
 
 def standing(choice: Choice) -> str:
     """What the recipe that ships now has to do with a choice that was made some time ago."""
-    changed = [
-        changes(variant.recipe, held_out(recipes.load(variant.recipe.name)))
-        if variant.recipe.name in recipes.names()
-        else ["name"]
-        for variant in choice.variants
-    ]
-    like = [v.label for v, keys in zip(choice.variants, changed, strict=True) if not keys]
+    shipping = [v for v in choice.variants if v.recipe.name in recipes.names()]
+    changed = [changes(v.recipe, held_out(recipes.load(v.recipe.name))) for v in shipping]
+    like = [v.label for v, keys in zip(shipping, changed, strict=True) if not keys]
     if like:
         return f"The recipe that ships trains as in: {', '.join(like)}."
-    common = [key for key in changed[0] if all(key in keys for keys in changed) and key != "name"]
+    common = [key for key in changed[0] if all(key in keys for keys in changed)] if changed else []
     having = f": all of them have {', '.join(common)}" if common else ""
     return f"None of these is exactly the recipe as it ships{having}."

@@ -214,6 +214,6 @@ def troubles(history: list[dict[str, Any]], names: list[str] | None = None) -> d
     if last["undecided"] >= 99:
         found["dead"] = (
             "the output says the same for every class: it is dead or saturated; try another "
-            "network.scale, a smaller optimizer.lr_bias, or more network.per_class"
+            "network.gain, a smaller optimizer.lr_bias, or more network.per_class"
         )
     return found
