@@ -127,6 +127,7 @@ def test_a_changed_recipe_does_not_carry_the_papers_number():
         ),
         ("table-mnist-conv", "0.92 0.63 0.85 0.11 0.46 0.79 0.16 0.88 0.06 0.05"),
         ("table-cifar10", "18.4 13.4 16.8 0.3 6.9 17.6 11.86 15.66 0.28 5.54"),
+        ("table-mnist-wa", "2.83 0.06 0.2 2.8 0.1"),
     ],
 )
 def test_the_papers_tables_are_typed_in_right(study: str, numbers: str):
