@@ -64,17 +64,28 @@ def test_a_smaller_last_mini_batch_can_be_left_out():
     assert left_out[0] != left_out[1], "the order is new each time"
 
 
+class TakesFive(Recorder):
+    at_once = 5
+
+    def train_many(self, x: torch.Tensor, labels: torch.Tensor, size: int) -> None:
+        self.seen.append(x)
+
+
 def test_engines_that_take_many_mini_batches_leave_the_last_out_too():
-    class TakesFive(Recorder):
-        at_once = 5
-
-        def train_many(self, x: torch.Tensor, labels: torch.Tensor, size: int) -> None:
-            self.seen.append(x)
-
     subject = trainer("digits-1fc-w", "training.drop_last=true")
     subject.engine = recorder = TakesFive()
     subject.epoch()
     assert [len(x) for x in recorder.seen] == [1000, 200, 200]
+
+
+def test_engines_that_take_many_mini_batches_get_the_same_shifted_images():
+    one, many = Recorder(), TakesFive()
+    for recorder in (one, many):
+        subject = trainer("digits-1fc-w", "data.crop=1", "data.flip=true")
+        subject.engine = recorder
+        subject.epoch()
+    assert len(many.seen) < len(one.seen)
+    assert torch.equal(torch.cat(many.seen), torch.cat(one.seen))
 
 
 def test_there_must_be_one_whole_mini_batch():

@@ -113,7 +113,8 @@ class Trainer:
         self._clock = time.perf_counter()
         while progress.position < self.samples:
             chosen = progress.order[progress.position : self.samples][: self._samples_at_once()]
-            images = self.augmentation(train.images[chosen], self.streams["augment"])
+            augment = self.streams["augment"]
+            images = self.augmentation(train.images[chosen], augment, self.batch_size)
             inputs, labels = self.dataset.inputs(images), train.labels[chosen]
             if isinstance(self.engine, TakesMany):
                 self.engine.train_many(inputs, labels, self.batch_size)
@@ -129,11 +130,8 @@ class Trainer:
         return measured
 
     def _samples_at_once(self) -> int:
-        """How many samples to hand over: one mini-batch, or as many as the engine takes at once.
-
-        Augmentation draws its random numbers mini-batch by mini-batch.
-        """
-        if not isinstance(self.engine, TakesMany) or self.augmentation != Augmentation():
+        """How many samples to hand over: one mini-batch, or as many as the engine takes at once."""
+        if not isinstance(self.engine, TakesMany):
             return self.batch_size
         many = self.engine.at_once * self.batch_size
         left = self.samples - self.progress.position

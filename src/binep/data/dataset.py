@@ -102,27 +102,39 @@ class Augmentation:
         if self.crop < 0:
             raise BinepError(f"augmentation crop = {self.crop}: allowed are 0 (none) and above")
 
-    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        """Augmented copy of `images` (count, channels, height, width), same dtype and device."""
+    def __call__(
+        self, images: Tensor, generator: torch.Generator, size: int | None = None
+    ) -> Tensor:
+        """Augmented copy of `images` (count, channels, height, width), same dtype and device.
+
+        With `size` the same as for so many images after the other: mini-batches can come together.
+        """
         if not (self.flip or self.crop):
             return images
         count, channels, height, width = images.shape
-        here, there = images.device, generator.device
-        row = torch.arange(height, device=here).expand(count, height)
-        column = torch.arange(width, device=here).expand(count, width)
-        flipped = torch.zeros(count, 1, dtype=torch.bool, device=here)
-        if self.flip:
-            flipped = torch.rand(count, 1, generator=generator, device=there).to(here) < 0.5
-        if self.crop:
-            span, shape = 2 * self.crop + 1, (2, count, 1)
-            shift = torch.randint(span, shape, generator=generator, device=there).to(here)
-            # A coordinate outside the image reads the nearest edge: that is the padding.
-            row = (row + shift[0] - self.crop).clamp(0, height - 1)
-            column = (column + shift[1] - self.crop).clamp(0, width - 1)
+        here = images.device
+        parts = [self._draw(len(part), generator) for part in images.split(size or count)]
+        flipped, down, right = (torch.cat(each).to(here) for each in zip(*parts, strict=True))
+        # A coordinate outside the image reads the nearest edge: that is the padding.
+        row = (torch.arange(height, device=here) + down).clamp(0, height - 1)
+        column = (torch.arange(width, device=here) + right).clamp(0, width - 1)
         column = torch.where(flipped, width - 1 - column, column)
         image = torch.arange(count, device=here).view(-1, 1, 1, 1)
         channel = torch.arange(channels, device=here).view(-1, 1, 1)
         return images[image, channel, row[:, None, :, None], column[:, None, None, :]]
+
+    def _draw(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        """Which of so many images are flipped, and how far each moves down and to the right."""
+        place = generator.device
+        flipped = torch.zeros(count, 1, dtype=torch.bool, device=place)
+        shift = torch.zeros(2, count, 1, dtype=torch.int64, device=place)
+        if self.flip:
+            flipped = torch.rand(count, 1, generator=generator, device=place) < 0.5
+        if self.crop:
+            span = 2 * self.crop + 1
+            shift = torch.randint(span, (2, count, 1), generator=generator, device=place)
+            shift = shift - self.crop
+        return flipped, shift[0], shift[1]
 
 
 def shuffled(count: int, generator: torch.Generator) -> Tensor:
