@@ -116,9 +116,22 @@ def test_activity_is_what_changes():
     recipe = recipes.load("digits-1fc-wa", ["network.dense=[24]", "learning.free_steps=30"])
     network = recipe.build_network()
     x = torch.randint(0, 256, (5, 64), dtype=torch.uint8)
-    found = costs.measure_activity(network, x, 30)
+    found, _ = costs.measure_activity(network, x, 30)
     assert len(found) == 30 and all(0 <= share <= 1 for step in found for share in step)
     assert found[0][0] > 0 and found[-1] == [0.0, 0.0]
+
+
+def test_neurons_are_engaged_if_the_image_decides_what_they_send():
+    recipe = recipes.load("digits-1fc-wa", ["network.dense=[24]", "network.initial_state=0.0"])
+    network = recipe.build_network(torch.Generator().manual_seed(0))
+    x = torch.randint(0, 256, (5, 64), dtype=torch.uint8)
+    with torch.no_grad():
+        network.couplings[0].bias[:3] = -9.0  # never on
+        network.couplings[0].bias[3:5] = 9.0  # always on
+    _, engaged = costs.measure_activity(network, x, 30)
+    assert 0 < engaged[0] <= 24 - 5
+    assert costs.measure_activity(network, x[:1], 30)[1] == [0, 0], "one image decides nothing"
+    assert costs.measure_activity(network, x[:1].expand(4, -1), 30)[1] == [0, 0]
 
 
 def test_energy_is_a_table_that_can_be_replaced(tmp_path: Path):
@@ -147,7 +160,14 @@ def test_the_report_reads_as_tables_and_as_json():
     console = Console(width=100, record=True, file=io.StringIO())
     console.print(costs.render(found))
     text = console.export_text()
-    for needle in ("by SGD on latent weights", "ANDs", "energy", "activity after step", "1 bit"):
+    for needle in (
+        "by SGD on latent weights",
+        "ANDs",
+        "energy",
+        "activity after step",
+        "1 bit",
+        " of 24, ",
+    ):
         assert needle in text
     assert json.loads(json.dumps(asdict(found)))["memory"]["synapses"] == 64 * 24 + 24 * 100
 

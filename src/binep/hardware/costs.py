@@ -212,8 +212,13 @@ def learning_operations(recipe: Recipe, network: Network) -> Operations:
 
 
 @torch.no_grad()
-def measure_activity(network: Network, x: Tensor, steps: int) -> list[list[float]]:
-    """The share of neurons that send something new after each step, (steps, layers)."""
+def measure_activity(
+    network: Network, x: Tensor, steps: int
+) -> tuple[list[list[float]], list[int]]:
+    """The share of neurons that send something new after each step, (steps, layers).
+
+    And how many of each layer, after the last step, do not send the same for all of `x`.
+    """
     clamped = network.clamp(x)
     state = network.initial(clamped)
     before, found = network.activity(state), []
@@ -223,7 +228,7 @@ def measure_activity(network: Network, x: Tensor, steps: int) -> list[list[float
         pairs = zip(before, now, strict=True)
         found.append([float((a != b).float().mean()) for a, b in pairs])
         before = now
-    return found
+    return found, [int((sent != sent[0]).any(dim=0).sum()) for sent in before]
 
 
 # --- energy -------------------------------------------------------------------------------------
@@ -288,6 +293,8 @@ class HardwareReport:
         stored_bits: what a neuron keeps from the first phase to the second.
         activity: share of neurons that send something new, one row a step, one entry a layer;
             measured on so many `images`.
+        engaged: neurons of each layer that in the end send something else for some of these images
+            than for others. neurons: all that it has.
     """
 
     name: str
@@ -300,6 +307,8 @@ class HardwareReport:
     whole_factor: float
     stored_bits: int
     activity: list[list[float]]
+    engaged: list[int]
+    neurons: list[int]
     images: int
     work: list[Work]
     costs: str
@@ -310,7 +319,7 @@ def report(recipe: Recipe, network: Network, x: Tensor, costs: Costs) -> Hardwar
     reference, paper = reference_of(recipe)
     steps, nudged = recipe.learning.free_steps, recipe.learning.nudged_steps
     nudged *= 2 if recipe.learning.sign == "centered" else 1
-    activity = measure_activity(network, x, steps)
+    activity, engaged = measure_activity(network, x, steps)
     clamp, one = input_operations(network), step_operations(network)
     # Before the first step nothing is new, and after the last one nobody asks.
     news = [[0.0] * len(network.layer_shapes), *activity[:-1]]
@@ -344,6 +353,8 @@ def report(recipe: Recipe, network: Network, x: Tensor, costs: Costs) -> Hardwar
         whole_factor=factor(False),
         stored_bits=1 if network.neuron.binary else REAL_BITS,
         activity=activity,
+        engaged=engaged,
+        neurons=[math.prod(shape) for shape in network.layer_shapes],
         images=len(x),
         work=[Work(what, each, costs.microjoules(each)) for what, each in works.items()],
         costs=costs.name,
@@ -387,6 +398,8 @@ def render(found: HardwareReport) -> Group:
     steps = len(found.activity)
     for t in sorted({t for t in (1, 2, 3, 4, 5, 7, 10, 15, 25, 50, steps) if t <= steps}):
         news.add_row(str(t), *(f"{100 * share:.2f} %" for share in found.activity[t - 1]))
+    counts = zip(found.engaged, found.neurons, strict=True)
+    engaged = ", ".join(f"{count:,} of {of:,}" for count, of in counts)
     bits = f"{found.stored_bits} bit{'s' * (found.stored_bits > 1)}"
     return Group(
         store,
@@ -396,7 +409,8 @@ def render(found: HardwareReport) -> Group:
         f"Energy by {found.costs}: an estimate of arithmetic and memory alone.\n",
         news,
         f"Neurons that send something new, mean over {found.images} images. A neuron keeps {bits} "
-        "from one phase to the next.",
+        f"from one phase to the next. What neurons send in the end depends on the image, layer by "
+        f"layer, for {engaged}.",
     )
 
 
