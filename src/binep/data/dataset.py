@@ -107,7 +107,7 @@ class Augmentation:
     ) -> Tensor:
         """Augmented copy of `images` (count, channels, height, width), same dtype and device.
 
-        With `size` the same as for so many images after the other: mini-batches can come together.
+        With `size` as if so many were given at a time: mini-batches may come together.
         """
         if not (self.flip or self.crop):
             return images
