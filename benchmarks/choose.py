@@ -260,18 +260,21 @@ QUESTIONS = {
         epochs=6,
         seeds=1,
     ),
-    # As for mnist-1fc-wa-awake, but with its own taus the couplings between hidden layers would
-    # turn positive and keep all neurons on, whatever the image.
+    # As for mnist-1fc-wa-awake. With its own taus the couplings between hidden layers would turn
+    # positive and keep the same neurons on, whatever the image; with these it learns.
     "2fc-wa-gain": Question(
-        "Gain of the first coupling of mnist-2fc-wa, and the taus that go with it",
+        "Gains of mnist-2fc-wa, and the taus and the initial state that go with them",
         "mnist-2fc-wa",
         tuple(
             f"learning.nudged_steps=10; training.drop_last=true; {more}"
             for more in (
                 "network.gain=1.0",
                 "network.gain=[1.7, 1.0, 1.0]; optimizer.tau=[2e-7, 1e-7, 1e-7]",
-                "network.gain=[1.7, 1.0, 1.0]; optimizer.tau=[1e-7, 4e-8, 4e-8]",
-                "network.gain=[1.4, 1.0, 1.0]; optimizer.tau=[1e-7, 4e-8, 4e-8]",
+                *(
+                    "network.gain=[1.7, 1.3, 1.3]; network.initial_state=0.0; "
+                    f"optimizer.tau=[{first}, {second}, 1e-6]"
+                    for first, second in ((4e-7, 1e-6), (1e-7, 1e-6), (1e-7, 3e-7))
+                ),
             )
         ),
         epochs=12,
