@@ -273,7 +273,7 @@ QUESTIONS = {
                 *(
                     "network.gain=[1.7, 1.3, 1.3]; network.initial_state=0.0; "
                     f"optimizer.tau=[{first}, {second}, 1e-6]"
-                    for first, second in ((4e-7, 1e-6), (1e-7, 1e-6), (1e-7, 3e-7))
+                    for first, second in ((1e-7, 1e-6), (5e-8, 1e-6), (1e-7, 2e-6))
                 ),
             )
         ),
