@@ -171,8 +171,8 @@ QUESTIONS = {
         epochs=30,
         seeds=1,
     ),
-    # With the drawn alphas 1,300 of the 8192 hidden neurons are ever on: the others' drive stays
-    # below the threshold, no nudge reaches them, and they never learn.
+    # With the drawn alphas most hidden neurons are never on: their drive stays below the threshold,
+    # no nudge reaches them, and they never learn.
     "1fc-wa-gain": Question(
         "Gain of the first coupling of mnist-1fc-wa-awake: how many hidden neurons take part",
         "mnist-1fc-wa-awake",
@@ -326,7 +326,7 @@ QUESTIONS = {
         seeds=1,
     ),
     "conv-wa-gain": Question(
-        "Gains of mnist-conv-wa: at the drawn alphas 1 % of its second layer is ever on",
+        "Gains of mnist-conv-wa: at the drawn alphas an image switches 1 % of its second layer on",
         "mnist-conv-wa",
         tuple(
             f"network.gain={gains}"

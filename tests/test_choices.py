@@ -113,6 +113,7 @@ def test_what_ships_otherwise_is_told():
     assert both == f"{says}: all of them have optimizer.tau=[0.1, 0.1]."
     mine = [replace(v, recipe=replace(v.recipe, name="mine")) for v in found]
     assert standing(choices.Choice("beta?", 1, mine)) == f"{says}."
+    assert standing(choices.Choice("beta?", 1, [found[0], mine[1]])) == f"{says}."
 
 
 @pytest.mark.parametrize(

@@ -65,8 +65,9 @@ def test_every_row_of_the_paper_has_its_recipe():
 def test_recipes_beyond_the_paper_change_what_their_names_say(name: str, base: str):
     recipe, paper = recipes.load(name), recipes.load(base)
     shifted, awake = name.endswith(("-shifted", "-awake")), name.endswith("-awake")
-    gain = recipe.network.gain if awake else paper.network.gain
+    gain = recipe.network.gain
     assert recipe.network == replace(paper.network, gain=gain)
+    assert (gain != paper.network.gain) == awake
     assert recipe.data == (replace(paper.data, crop=1) if shifted else paper.data)
     assert recipe.learning != paper.learning or recipe.schedule != paper.schedule
     assert recipe.paper.test is None

@@ -286,6 +286,7 @@ def standing(choice: Choice) -> str:
     like = [v.label for v, keys in zip(shipping, changed, strict=True) if not keys]
     if like:
         return f"The recipe that ships trains as in: {', '.join(like)}."
-    common = [key for key in changed[0] if all(key in keys for keys in changed)] if changed else []
+    every = changed[0] if shipping == choice.variants else []
+    common = [key for key in every if all(key in keys for keys in changed)]
     having = f": all of them have {', '.join(common)}" if common else ""
     return f"None of these is exactly the recipe as it ships{having}."
