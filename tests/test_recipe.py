@@ -133,6 +133,23 @@ def test_a_gain_makes_couplings_stronger_before_training(weights: str):
         assert torch.equal(after, gain * before)
 
 
+def test_biases_are_drawn_or_zero_and_moved_before_training():
+    def biases(*overrides: str) -> list[torch.Tensor]:
+        net = recipes.load("digits-conv-w", overrides).build_network(
+            torch.Generator().manual_seed(0)
+        )
+        return [coupling.bias for coupling in net.couplings]
+
+    moved = biases("network.bias=[0, 0.5, -0.25]")
+    assert all(
+        torch.equal(b, a + c) for a, b, c in zip(biases(), moved, (0, 0.5, -0.25), strict=True)
+    )
+    same = biases("network.bias=0.25", "network.zero_bias=true")
+    assert all((bias == 0.25).all() for bias in same)
+    with pytest.raises(BinepError, match=r"network\.bias.*3"):
+        recipes.load("digits-conv-w", ["network.bias=[0.5, 0.5]"])
+
+
 def test_the_seed_decides_the_network():
     def signs(seed: int):
         generator = random_streams(seed, torch.device("cpu"))["init"]

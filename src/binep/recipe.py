@@ -77,6 +77,7 @@ class NetworkKeys:
     scale: float | None = _key(None, above=0)  # one alpha for all couplings, not the drawn one
     gain: PerCoupling = _key(1.0, above=0)  # times alpha, or times real weights, before training
     zero_bias: bool = _key(False)
+    bias: PerCoupling = _key(0.0)  # added to every bias before training
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,8 +235,8 @@ class Recipe:
             chain.append(Dense(math.prod(shape), neurons, **options))
             shape = (neurons,)
         for n, coupling in enumerate(chain):
-            if keys.zero_bias and coupling.bias is not None:
-                torch.nn.init.zeros_(coupling.bias)
+            if coupling.bias is not None:
+                coupling.bias.data.mul_(not keys.zero_bias).add_(_nth(keys.bias, n))
             if keys.scale is not None and binary:
                 torch.nn.init.constant_(coupling.scale, keys.scale)
             strength = coupling.scale if binary else coupling.weight
@@ -499,7 +500,8 @@ def _resolve(recipe: Recipe) -> Recipe:
     for name in ("kernel", "padding", "pool"):
         _length(f"network.{name}", getattr(keys, name), len(keys.conv), "conv layers")
     couplings = len(keys.conv) + len(keys.dense) + 1
-    _length("network.gain", keys.gain, couplings, "couplings")
+    for name in ("gain", "bias"):
+        _length(f"network.{name}", getattr(keys, name), couplings, "couplings")
     rates = {f.name: getattr(recipe.optimizer, f.name) for f in fields(OptimizerKeys)}
     for name in RATES:
         _length(f"optimizer.{name}", rates[name], couplings, "couplings")
