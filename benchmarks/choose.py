@@ -132,9 +132,9 @@ QUESTIONS = {
         tuple(
             f"learning.nudged_steps={more}"
             for more in (
-                "10",
+                "10; training.drop_last=false",
                 "10; training.drop_last=true",
-                "10; network.initial_state=0.0",
+                "10; training.drop_last=false; network.initial_state=0.0",
                 "10; training.drop_last=true; network.initial_state=0.5",
                 "20; training.drop_last=true",
                 "10; training.drop_last=true; learning.nudge=constant",
@@ -245,7 +245,9 @@ QUESTIONS = {
     "2fc-wa-steps": Question(
         "Nudged steps of mnist-2fc-wa: the published code's 10, the paper's 80",
         "mnist-2fc-wa",
-        tuple(f"learning.nudged_steps={steps}" for steps in (10, 20, 40, 80)),
+        tuple(
+            f"learning.nudged_steps={steps}; training.drop_last=false" for steps in (10, 20, 40, 80)
+        ),
         epochs=6,
         seeds=1,
     ),
@@ -260,24 +262,29 @@ QUESTIONS = {
         epochs=6,
         seeds=1,
     ),
-    # As for mnist-1fc-wa-awake. With its own taus the couplings between hidden layers would turn
-    # positive and keep the same neurons on, whatever the image; with these it learns.
+    # As for mnist-1fc-wa-awake. Between hidden layers stronger couplings do more harm than good:
+    # both keep each other on, whatever the image. Weaker ones and biases just below the threshold
+    # let the first layer decide about the second, and the outputs about few neurons below them.
     "2fc-wa-gain": Question(
-        "Gains of mnist-2fc-wa, and the taus and the initial state that go with them",
+        "Gains, biases, outputs and taus of mnist-2fc-wa: how many hidden neurons take part",
         "mnist-2fc-wa",
-        tuple(
-            f"learning.nudged_steps=10; training.drop_last=true; {more}"
-            for more in (
-                "network.gain=1.0",
-                "network.gain=[1.7, 1.0, 1.0]; optimizer.tau=[2e-7, 1e-7, 1e-7]",
-                *(
-                    "network.gain=[1.7, 1.3, 1.3]; network.initial_state=0.0; "
-                    f"optimizer.tau=[{first}, {second}, 1e-6]"
-                    for first, second in ((1e-7, 1e-6), (5e-8, 1e-6), (1e-7, 2e-6))
-                ),
-            )
+        (
+            "network.gain=1.0",
+            *(
+                f"learning.sign=centered; network.initial_state=0.0; network.gain={gains}; "
+                f"network.bias={biases}; network.per_class={outputs}; optimizer.tau={taus}"
+                for gains, biases, outputs, taus in (
+                    ("[2.5, 0.4, 0.4]", "[0, 0.38, 0.4]", 600, "[1e-7, 2e-7, 2e-7]"),
+                    ("[2.5, 0.4, 0.4]", "[0, 0.38, 0.4]", 600, "[5e-8, 4e-7, 4e-7]"),
+                    ("[2.5, 0.4, 0.4]", "[0, 0.38, 0.4]", 200, "[1e-7, 2e-7, 2e-7]"),
+                    ("[2.5, 0.4, 0.4]", "[0, 0.38, 0.4]", 200, "[5e-8, 4e-7, 4e-7]"),
+                    ("[2.5, 0.4, 0.4]", "[0, 0.38, 0.4]", 200, "[2.5e-8, 4e-7, 4e-7]"),
+                    ("[2.5, 0.4, 0.4]", "[0, 0.38, 0.4]", 200, "[5e-8, 8e-7, 8e-7]"),
+                    ("[1.7, 0.4, 0.4]", "[0, 0.44, 0.44]", 200, "[5e-8, 4e-7, 4e-7]"),
+                )
+            ),
         ),
-        epochs=12,
+        epochs=6,
         seeds=1,
     ),
     "2fc-wa-schedule": Question(
