@@ -51,6 +51,7 @@ BEYOND = {
     "mnist-1fc-wa-shifted": "mnist-1fc-wa",
     "mnist-1fc-wa-awake": "mnist-1fc-wa",
     "mnist-2fc-wa-schedule": "mnist-2fc-wa",
+    "mnist-2fc-wa-awake": "mnist-2fc-wa",
     "mnist-conv-wa-schedule": "mnist-conv-wa",
     "cifar10-conv-w-a-schedule": "cifar10-conv-w-a",
 }
@@ -65,9 +66,10 @@ def test_every_row_of_the_paper_has_its_recipe():
 def test_recipes_beyond_the_paper_change_what_their_names_say(name: str, base: str):
     recipe, paper = recipes.load(name), recipes.load(base)
     shifted, awake = name.endswith(("-shifted", "-awake")), name.endswith("-awake")
-    gain = recipe.network.gain
-    assert recipe.network == replace(paper.network, gain=gain)
-    assert (gain != paper.network.gain) == awake
+    network = recipe.network
+    woken = {"gain": network.gain, "bias": network.bias, "initial_state": network.initial_state}
+    assert network == (replace(paper.network, **woken) if awake else paper.network)
+    assert (network.gain != paper.network.gain) == awake
     assert recipe.data == (replace(paper.data, crop=1) if shifted else paper.data)
     assert recipe.learning != paper.learning or recipe.schedule != paper.schedule
     assert recipe.paper.test is None

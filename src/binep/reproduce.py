@@ -265,7 +265,10 @@ BEYOND = Study(
                 "MNIST 1fc, wa",
                 "mnist-1fc-wa mnist-1fc-wa-schedule mnist-1fc-wa-shifted mnist-1fc-wa-awake",
             ),
-            ("MNIST 2fc, wa", "mnist-2fc-wa mnist-2fc-wa-centered mnist-2fc-wa-schedule"),
+            (
+                "MNIST 2fc, wa",
+                "mnist-2fc-wa mnist-2fc-wa-centered mnist-2fc-wa-schedule mnist-2fc-wa-awake",
+            ),
             ("MNIST conv, wa", "mnist-conv-wa mnist-conv-wa-schedule"),
             ("CIFAR-10 conv, w", "cifar10-conv-w-a cifar10-conv-w-a-schedule cifar10-conv-fp"),
         )
