@@ -333,11 +333,24 @@ QUESTIONS = {
         seeds=1,
     ),
     "conv-wa-gain": Question(
-        "Gains of mnist-conv-wa: at the drawn alphas an image switches 1 % of its second layer on",
+        "Gains and biases of mnist-conv-wa, centered and started from 0: at the drawn alphas an image "
+        "switches 1 % of its second layer on",
         "mnist-conv-wa",
-        tuple(
-            f"network.gain={gains}"
-            for gains in ("1.0", "[1.0, 1.5, 1.0]", "[1.0, 2.0, 1.0]", "[1.3, 1.5, 1.5]")
+        (
+            "network.gain=1.0",
+            *(
+                f"learning.sign=centered; network.initial_state=0.0; {more}"
+                for more in (
+                    "network.gain=1.0",
+                    "network.gain=[1.5, 0.5, 0.5]; network.bias=[0, 0.34, 0.3]",
+                    "network.gain=[2.0, 0.7, 1.0]; network.bias=[0, 0.2, 0]; "
+                    "optimizer.tau=[2e-8, 8e-8, 8e-8]",
+                    "network.gain=[2.0, 0.7, 0.7]; network.bias=[0, 0.25, 0.2]; "
+                    "optimizer.tau=[2e-8, 8e-8, 8e-8]",
+                    "network.gain=[3.0, 0.7, 1.0]; network.bias=[0, 0.15, 0]; "
+                    "optimizer.tau=[1e-8, 8e-8, 8e-8]",
+                )
+            ),
         ),
         epochs=4,
         seeds=1,
