@@ -333,7 +333,7 @@ QUESTIONS = {
         seeds=1,
     ),
     "conv-wa-gain": Question(
-        "Gains and biases of mnist-conv-wa, centered and started from 0: at the drawn alphas an image "
+        "Gains and biases of mnist-conv-wa, centered, started from 0: at the drawn alphas an image "
         "switches 1 % of its second layer on",
         "mnist-conv-wa",
         (
