@@ -235,8 +235,10 @@ class Recipe:
             chain.append(Dense(math.prod(shape), neurons, **options))
             shape = (neurons,)
         for n, coupling in enumerate(chain):
-            if coupling.bias is not None:
-                coupling.bias.data.mul_(not keys.zero_bias).add_(_nth(keys.bias, n))
+            assert coupling.bias is not None
+            if keys.zero_bias:
+                torch.nn.init.zeros_(coupling.bias)
+            coupling.bias.data.add_(_nth(keys.bias, n))
             if keys.scale is not None and binary:
                 torch.nn.init.constant_(coupling.scale, keys.scale)
             strength = coupling.scale if binary else coupling.weight

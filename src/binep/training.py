@@ -212,6 +212,6 @@ def troubles(history: list[dict[str, Any]], names: list[str] | None = None) -> d
     if last["undecided"] >= 99:
         found["dead"] = (
             "the output says the same for every class: it is dead or saturated; try another "
-            "network.gain, a smaller optimizer.lr_bias, or more network.per_class"
+            "network.gain or network.bias, a smaller optimizer.lr_bias, or more network.per_class"
         )
     return found
