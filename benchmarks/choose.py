@@ -356,7 +356,7 @@ QUESTIONS = {
                     "optimizer.tau=[2e-8, 8e-8, 8e-8]",
                     "network.gain=[2.0, 0.7, 0.7]; network.bias=[0, 0.25, 0.2]; "
                     "optimizer.tau=[2e-8, 8e-8, 8e-8]",
-                    "network.gain=[3.0, 0.7, 1.0]; network.bias=[0, 0.15, 0]; "
+                    "network.gain=[3.0, 0.7, 1.0]; network.bias=[-0.3, 0.2, 0]; "
                     "optimizer.tau=[1e-8, 8e-8, 8e-8]",
                 )
             ),
