@@ -22,6 +22,7 @@ from binep.reproduce import (
     Found,
     Study,
     figure,
+    gather,
     plan,
     render,
     reproduce,
@@ -224,6 +225,25 @@ def test_runs_shorter_than_others_are_named_and_not_counted(cut: tuple[Path, Pat
     assert f"{cut[0].name}: 1 of 2 epochs, not counted." in text
     early, last, _ = ([c.strip() for c in row if c.strip()] for row in cells(text)[4:7])
     assert early[-4:-2] == ["2", "1"] and last[-3:-1] == ["1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "epoch", "counted"),
+    [
+        ([], 10, 0),
+        ([0, 0], 10, 0),
+        ([10, 9], 10, 1),
+        ([12, 10, 4], 10, 2),
+        # None has come to the end: read together, but for those that have only begun.
+        ([8, 6, 4, 3, 0], 4, 3),
+        ([7, 3], 7, 1),
+    ],
+)
+def test_unfinished_runs_are_read_together(lengths: list[int], epoch: int, counted: int):
+    recipe = recipes.load("digits-1fc-w")
+    found = gather([runs.Run(Path(), recipe, {}, [{}] * n) for n in lengths], 10)
+    assert (found.epoch, len(found.counted)) == (epoch, counted)
+    assert len(found.runs) == len(lengths)
 
 
 def test_foreign_runs_are_named_and_not_counted(cut: tuple[Path, Path]):

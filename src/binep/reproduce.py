@@ -438,10 +438,14 @@ def look_up(cell: Cell, place: Place, epochs: int | None = None) -> Found:
 
 
 def gather(mine: list[Run], planned: int) -> Found:
-    """Runs of one recipe, read at the planned epoch, or at the last one that any has come to."""
-    # None of the runs may be there yet, or all of them may be shorter than planned.
-    furthest = max((len(run.metrics) for run in mine), default=0) or planned
-    epoch = min(furthest, planned)
+    """Runs of one recipe, read at the planned epoch.
+
+    While none has come so far, they are read where all have come that are at least half as far as
+    the furthest.
+    """
+    reached = [min(len(run.metrics), planned) for run in mine] or [planned]
+    furthest = max(reached) or planned
+    epoch = furthest if furthest == planned else min(n for n in reached if 2 * n >= furthest)
     return Found(
         planned,
         epoch,
