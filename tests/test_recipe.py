@@ -137,10 +137,9 @@ def test_a_gain_makes_couplings_stronger_before_training(weights: str):
 
 def test_biases_are_drawn_or_zero_and_moved_before_training():
     def biases(*overrides: str) -> list[torch.Tensor]:
-        net = recipes.load("digits-conv-w", overrides).build_network(
-            torch.Generator().manual_seed(0)
-        )
-        return [coupling.bias for coupling in net.couplings]
+        recipe = recipes.load("digits-conv-w", overrides)
+        net = recipe.build_network(torch.Generator().manual_seed(0))
+        return [c.bias.detach() for c in net.couplings if c.bias is not None]
 
     moved = biases("network.bias=[0, 0.5, -0.25]")
     assert all(
