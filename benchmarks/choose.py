@@ -296,6 +296,15 @@ QUESTIONS = {
         epochs=6,
         seeds=1,
     ),
+    "2fc-wa-shift": Question(
+        "Training images of mnist-2fc-wa-awake shifted or not, with 2000 outputs",
+        "mnist-2fc-wa-awake",
+        tuple(
+            f"network.per_class=200; schedule.tau.over=14; data.crop={pixels}" for pixels in (0, 1)
+        ),
+        epochs=14,
+        seeds=1,
+    ),
     "2fc-wa-schedule": Question(
         "Schedule of mnist-2fc-wa",
         "mnist-2fc-wa-schedule",
