@@ -351,7 +351,7 @@ QUESTIONS = {
         seeds=1,
     ),
     "conv-wa-gain": Question(
-        "Gains and biases of mnist-conv-wa, centered, started from 0: at the drawn alphas an image "
+        "Gains, biases, taus of mnist-conv-wa, centered, from 0: at the drawn alphas an image "
         "switches 1 % of its second layer on",
         "mnist-conv-wa",
         (
@@ -360,13 +360,13 @@ QUESTIONS = {
                 f"learning.sign=centered; network.initial_state=0.0; {more}"
                 for more in (
                     "network.gain=1.0",
-                    "network.gain=[1.5, 0.5, 0.5]; network.bias=[0, 0.34, 0.3]",
+                    "optimizer.tau=[2e-8, 2e-8, 2e-8]; optimizer.momentum_noise=0.5",
                     "network.gain=[2.0, 0.7, 1.0]; network.bias=[0, 0.2, 0]; "
-                    "optimizer.tau=[2e-8, 8e-8, 8e-8]",
-                    "network.gain=[2.0, 0.7, 0.7]; network.bias=[0, 0.25, 0.2]; "
                     "optimizer.tau=[2e-8, 8e-8, 8e-8]",
                     "network.gain=[3.0, 0.7, 1.0]; network.bias=[-0.3, 0.2, 0]; "
                     "optimizer.tau=[1e-8, 8e-8, 8e-8]",
+                    "network.gain=[3.0, 0.7, 1.0]; network.bias=[-0.3, 0.2, 0]; "
+                    "optimizer.tau=[5e-9, 4e-8, 4e-8]; optimizer.momentum_noise=1",
                 )
             ),
         ),
