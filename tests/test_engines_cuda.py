@@ -4,7 +4,9 @@ Without a GPU its Triton kernels run in Triton's interpreter, on small networks;
 tests run on it, and the last ones at the width of the recipes.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -31,12 +33,12 @@ from binep import (
 from binep import (
     recipe as recipes,
 )
-from binep.engines.cuda import CudaEngine, ThroughTimeEngine, deltas
+from binep.engines.cuda import CudaEngine, ThroughTimeEngine, adjoint, deltas
 from binep.engines.cuda.by_deltas import Deltas
 from binep.engines.cuda.couplings import split_digits
 from binep.engines.cuda.packing import Layout
 from binep.engines.cuda.stepwise import Stepwise
-from binep.engines.reference import ReferenceEngine
+from binep.engines.reference import ReferenceEngine, tensor_cores
 from binep.metrics import Tally
 from binep.relaxation import Nudge
 from binep.training import random_streams
@@ -58,6 +60,7 @@ def build(
     sigma=0.5,
     learn_scale=True,
     noise=0.5,
+    free_steps=6,
     **top,
 ):
     """A small network with an engine, everything from one seed."""
@@ -70,6 +73,18 @@ def build(
             ConvPool(1, 5, kernel=3, padding=1, pool=2, **options),
             ConvPool(5, 17, kernel=3, padding=1, pool=2, **options),
             Dense(4 * 17, 4, **options),
+        ]
+    elif kind.startswith("conv-deep"):
+        chain = [
+            ConvPool(1, 5, kernel=3, padding=1, pool=2, **options),
+            ConvPool(5, 18, kernel=3, padding=1, **options),
+            ConvPool(18, 7, kernel=2, pool=3, **options),
+            Dense(7, 4 * per_class, **options),
+        ]
+    elif kind.startswith("conv-one"):
+        chain = [
+            ConvPool(1, 6, kernel=3, padding=1, pool=2, **options),
+            Dense(16 * 6, 4 * per_class, **options),
         ]
     elif kind.startswith("conv"):
         chain = [
@@ -96,7 +111,7 @@ def build(
     dynamics = "energy" if bits else "prototypical"
     net = Network((1, 8, 8), chain, neuron, dynamics, per_class, classes=4, **top).to(DEVICE)
     ep = EquilibriumPropagation(
-        6, 4, 2.0 if bits else 0.3, sign, nudge, generator=torch.Generator().manual_seed(1)
+        free_steps, 4, 2.0 if bits else 0.3, sign, nudge, generator=torch.Generator().manual_seed(1)
     )
     optimizers = assign_optimizers(
         net,
@@ -143,6 +158,9 @@ def assert_same(found: Tally, tally: Tally) -> None:
         ("thin-wa", {"initial_state": 0.0}),
         ("conv-wa", {"learn_scale": False, "noise": 0.0, "initial_state": 0.0}),
         ("conv-wa", {"sign": "positive", "nudge": "constant"}),
+        ("conv-deep-wa", {"free_steps": 12}),
+        ("conv-deep-wa", {"sign": "centered", "initial_state": 0.0}),
+        ("conv-one-wa", {"nudge": "constant"}),
     ],
 )
 def test_binary_activations_agree_bit_for_bit(kind: str, options: dict):
@@ -436,9 +454,133 @@ def test_backpropagation_through_time_agrees(kind: str, steps: int, pulls_at: st
     assert found.flips == tally.flips and found.wrong == tally.wrong
     assert found.loss == pytest.approx(tally.loss, rel=1e-3)
     assert again.loss == pytest.approx(seen.loss, rel=1e-3)
+    assert found.residual == pytest.approx(tally.residual, abs=1e-3)
+    assert 3 * steps <= found.free_steps <= tally.free_steps
     assert (found.samples, found.batches, found.nudged_steps) == (13, 3, 0)
     for (name, p), q in zip(net.named_parameters(), other.parameters(), strict=True):
         torch.testing.assert_close(q, p, rtol=1e-3, atol=1e-4, msg=name)
+
+
+def chain_of(kind: str) -> Sequence[Dense | ConvPool]:
+    """Couplings on images of 1 x 8 x 8, up to 4 outputs."""
+    binary = {"binary": not kind.endswith("real")}
+    learnt = {**binary, "learn_scale": binary["binary"]}
+    if kind.startswith("conv"):
+        return [
+            ConvPool(1, 5, kernel=3, padding=1, pool=2, **learnt),
+            ConvPool(5, 6, kernel=3, padding=1, pool=2, **learnt),
+            Dense(4 * 6, 4, **learnt),
+        ]
+    if kind == "narrowing":  # three convolutions: without a pool, with one that leaves a rest
+        return [
+            ConvPool(1, 3, kernel=3, pool=1, **learnt),
+            ConvPool(3, 4, kernel=2, padding=1, pool=3, **learnt),
+            ConvPool(4, 5, kernel=2, pool=1, bias=False, **learnt),
+            Dense(5, 4, **learnt),
+        ]
+    widths = {"single": [], "thin": [9], "deep": [11, 7], "deeper": [9, 8, 7]}[kind.split("-")[0]]
+    sizes = [64, *widths, 4]
+    return [
+        Dense(below, above, bias=n != 2, **learnt)
+        for n, (below, above) in enumerate(pairwise(sizes))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("steps", "pulls_at", "start"),
+    [
+        (1, "state", "inside"),
+        (2, "state", "inside"),
+        (2, "drive", "on the clamp"),
+        (5, "state", "on the clamp"),
+        (5, "drive", "inside"),
+    ],
+)
+@pytest.mark.parametrize(
+    "kind",
+    ["single", "thin", "deep", "deep-real", "deeper", "conv", "conv-real", "narrowing"],
+)
+def test_errors_travel_back_as_autograd_says(
+    kind: str, steps: int, pulls_at: str, start: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Every gradient from the same state, in float32: tensor cores would let pools decide anew."""
+    monkeypatch.setattr(adjoint, "tensor_cores", lambda allowed: tensor_cores(False))
+    generator = torch.Generator().manual_seed(5)
+    net = Network((1, 8, 8), chain_of(kind), classes=4).to(DEVICE)
+    learning = BackpropThroughTime(9, steps, pulls_at=pulls_at)
+    real = {"lr_weight": 0.1} if kind.endswith("real") else {"gamma": 1e-2, "tau": 1e-3}
+    learnt = {} if kind.endswith("real") else {"lr_scale": 1e-4}
+    engine = ThroughTimeEngine(
+        net, learning, assign_optimizers(net, lr_bias=1e-2, **real, **learnt)
+    )
+    x = torch.randint(256, (5, 1, 8, 8), generator=generator, dtype=torch.uint8).to(DEVICE)
+    x = x / 255 if kind.startswith("deep") else x
+    labels = torch.arange(5, device=DEVICE) % 4
+    state = [torch.rand(s.shape, generator=generator).to(DEVICE) for s in net.initial(x)]
+    with torch.no_grad():
+        for coupling in net.couplings:
+            if coupling.bias is not None:
+                coupling.bias.add_(0.4)
+            # The first drive comes from the free phase, which reads weights of 11 bits.
+            coupling.synapses.kernel.copy_(coupling.synapses.kernel.half())
+        if start == "on the clamp":
+            # Nothing is sent at first, so that all drives but the first are 0 or 1 exactly.
+            state = [torch.zeros_like(s) for s in state]
+            for coupling in net.couplings[1:]:
+                if coupling.bias is not None:
+                    coupling.bias.copy_(torch.arange(len(coupling.bias)) % 2)
+        engine._take_up()
+        numbers = engine._input(x)
+        first, switches = engine._clamp(x, numbers)
+        target = engine.relaxer.target(labels)
+        outputs, residual = engine.adjoint.differentiate(x, numbers, first, switches, state, target)
+    found = {name: p.grad for name, p in net.named_parameters()}
+    with tensor_cores(False):
+        last = learning.differentiate(net, x, state, labels)
+    torch.testing.assert_close(outputs, last.state[-1], rtol=0, atol=1e-6)
+    torch.testing.assert_close(residual, last.residuals[-1:], rtol=0, atol=1e-6)
+    for name, p in net.named_parameters():
+        assert p.grad.any() or start != "inside" or len(net.couplings) > steps, name
+        least = 1e-5 * max(float(p.grad.abs().max()), 1e-3)
+        torch.testing.assert_close(found[name], p.grad, rtol=1e-4, atol=least, msg=name)
+
+
+@pytest.mark.parametrize("dynamics", ["prototypical", "energy"])
+def test_backpropagation_through_time_says_how_precise_it_is(dynamics: str):
+    """Dynamics without an adjoint of their own are left to autograd."""
+    pair = []
+    for engine in (ReferenceEngine, ThroughTimeEngine):
+        torch.manual_seed(7)
+        net = Network((1, 8, 8), chain_of("thin"), HardSigmoid(), dynamics, classes=4).to(DEVICE)
+        optimizers = assign_optimizers(net, gamma=1e-2, tau=1e-3, lr_bias=1e-2, lr_scale=1e-4)
+        subject = engine(net, BackpropThroughTime(6, 3), optimizers)
+        x = torch.rand(5, 1, 8, 8, generator=torch.Generator().manual_seed(3)).to(DEVICE)
+        subject.train(x, torch.arange(5, device=DEVICE) % 4)
+        pair.append((net, subject))
+    (net, _), (other, subject) = pair
+    last = "TF32" if dynamics == "prototypical" else "float32"
+    assert subject.precision == f"float16, last steps {last}"
+    for (name, p), q in zip(net.named_parameters(), other.parameters(), strict=True):
+        least = 1e-2 * float(p.grad.abs().max())
+        torch.testing.assert_close(q.grad, p.grad, rtol=1e-2, atol=least, msg=name)
+
+
+@on_gpu
+@pytest.mark.parametrize("name", ["mnist-1fc-w-bptt", "mnist-2fc-w-bptt"])
+def test_recipes_through_time_agree(name: str):
+    recipe, pair = recipes.load(name), []
+    generator = torch.Generator(DEVICE).manual_seed(0)
+    x = torch.randint(256, (64, 28, 28), generator=generator, device=DEVICE, dtype=torch.uint8)
+    labels = torch.randint(10, (64,), generator=generator, device=DEVICE)
+    for engine in (ReferenceEngine, ThroughTimeEngine):
+        streams = random_streams(0, DEVICE)
+        net = recipe.build_network(streams["init"]).to(DEVICE)
+        optimizers = recipe.build_optimizers(net, streams["noise"])
+        subject = engine(net, recipe.build_learning(streams["sign"]), optimizers)
+        subject.train(x, labels)
+        pair.append([optimizers.bop.momentum(coupling.signs) for coupling in net.couplings])
+    for expected, found in zip(*pair, strict=True):
+        assert metrics.cosine({"w": expected}, {"w": found})["w"] > 0.99
 
 
 def test_restored_parameters_are_taken_up():

@@ -89,8 +89,11 @@ class BinaryWeight(nn.Module):
         self.scale.grad = (rule * self._contract(contrast)).to(self.scale.dtype)
 
     def set_gradient_from_kernel(self, kernel_gradient: Tensor) -> None:
-        """Take autograd's `dL/dsigns = scale * dL/dW`; the scale gets its true gradient."""
-        gradient = kernel_gradient / _per_channel(self.scale.detach(), kernel_gradient)
+        """Take autograd's `dL/dsigns = scale * dL/dW`."""
+        self.set_gradient(kernel_gradient / _per_channel(self.scale.detach(), kernel_gradient))
+
+    def set_gradient(self, gradient: Tensor) -> None:
+        """Take `dL/dW`; the scale gets its true gradient `<signs, dL/dW>`."""
         self.signs.grad = gradient
         self.scale.grad = self._contract(gradient).to(self.scale.dtype)
 
@@ -123,7 +126,10 @@ class RealWeight(nn.Module):
         self.weight.grad = factor * contrast
 
     def set_gradient_from_kernel(self, kernel_gradient: Tensor) -> None:
-        self.weight.grad = kernel_gradient
+        self.set_gradient(kernel_gradient)
+
+    def set_gradient(self, gradient: Tensor) -> None:
+        self.weight.grad = gradient
 
 
 def _per_channel(scale: Tensor, weight: Tensor) -> Tensor:

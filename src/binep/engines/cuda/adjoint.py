@@ -1,0 +1,397 @@
+# pyright: reportPossiblyUnboundVariable=false, reportGeneralTypeIssues=false
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportOperatorIssue=false, reportCallIssue=false, reportIndexIssue=false
+"""The last steps of a free phase and the way back through them, without autograd.
+
+In prototypical dynamics the adjoint of a step is a step, too: errors `e = dL/d drive` travel
+through the same couplings, with the switches of that step, and pass where its drive was inside of
+the clamp. With layers n = 1..N and steps t = 1..K:
+
+    s_n^t    = clamp(up_n(s_{n-1}^{t-1}) + down_{n+1}(s_{n+1}^{t-1}))
+    e_n^t    = inside_n^t (up_n(e_{n-1}^{t+1}) + down_{n+1}(e_{n+1}^{t+1}))      no bias
+    dL/dW_n  = sum over t of correlate(s_{n-1}^{t-1}, e_n^t) + correlate(e_{n-1}^t, s_n^{t-1})
+
+Layers and times are a chessboard: the loss, at (N, K), depends on squares of its own colour alone.
+So of the two correlations of a step one is zero, and an error may take the place of its layer's
+activity one step before, which is of the other colour. What is left behind are the factors of both
+correlations, side by side: all steps of a coupling are one product.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from binep.couplings import levels
+from binep.engines.cuda.convolving import unpool_kernel
+from binep.engines.cuda.couplings import FastConv, FastDense, channels_last, flat, launch
+from binep.engines.cuda.phases import all_dense, in_order, largest_change
+from binep.engines.reference import tensor_cores
+from binep.gradients import BackpropThroughTime
+from binep.network import Network
+
+
+@triton.jit
+def move_kernel(
+    up,  # f32: sums of the coupling below, before pooling; its whole drive if FIRST
+    gain,  # f32, (1,) or (channels,)
+    bias,  # f32, (channels,)
+    down,  # f32: sums (DENSE_DOWN) or drive of the coupling above
+    down_gain,  # f32, (1,)
+    switches,  # uint8, (batch, rows, columns, channels): written, or if ADJOINT read
+    inside,  # uint8, like them: whether the drive is in [0, 1]; written, or if ADJOINT read
+    moved,  # f32, like them: states, or if ADJOINT errors
+    count,
+    period,  # after which the drive of FIRST begins again
+    channels,
+    rows,
+    columns,
+    height,  # of the maps that are pooled
+    width,
+    FIRST: tl.constexpr,
+    HAS_UP: tl.constexpr,
+    HAS_DOWN: tl.constexpr,
+    DENSE_DOWN: tl.constexpr,
+    CHANNEL_GAIN: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    ADJOINT: tl.constexpr,
+    POOL: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """One step of one layer by what its neighbours send, forward or back."""
+    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    there = index < count
+    channel = index % channels
+    drive = tl.zeros((BLOCK,), tl.float32)
+    if FIRST:
+        drive = tl.load(up + index % period, mask=there, other=0.0)
+    elif HAS_UP:
+        if POOL > 1:
+            column = index // channels % columns
+            row = index // (channels * columns) % rows
+            sample = index // (channels * columns * rows)
+            corner = ((sample * height + row * POOL) * width + column * POOL) * channels + channel
+            if ADJOINT:
+                winner = tl.load(switches + index, mask=there, other=0).to(tl.int32)
+                offset = (winner // POOL * width + winner % POOL) * channels
+                sums = tl.load(up + corner + offset, mask=there, other=0.0)
+            else:
+                # On a tie the first place wins.
+                sums = tl.load(up + corner, mask=there, other=0.0)
+                winner = tl.zeros((BLOCK,), tl.int32)
+                for place in tl.static_range(1, POOL * POOL):
+                    offset = (place // POOL * width + place % POOL) * channels
+                    value = tl.load(up + corner + offset, mask=there, other=0.0)
+                    winner = tl.where(value > sums, place, winner)
+                    sums = tl.maximum(value, sums)
+                tl.store(switches + index, winner.to(tl.uint8), mask=there)
+        else:
+            sums = tl.load(up + index, mask=there, other=0.0)
+        factor = tl.load(gain + channel, mask=there, other=0.0) if CHANNEL_GAIN else tl.load(gain)
+        drive = factor * sums
+        if HAS_BIAS:
+            drive = drive + tl.load(bias + channel, mask=there, other=0.0)
+    if HAS_DOWN:
+        below = tl.load(down + index, mask=there, other=0.0)
+        if DENSE_DOWN:
+            below = tl.load(down_gain) * below
+        drive = drive + below
+    if ADJOINT:
+        passes = tl.load(inside + index, mask=there, other=0) > 0
+        drive = tl.where(passes, drive, 0.0)
+    else:
+        state = tl.minimum(tl.maximum(drive, 0.0), 1.0)
+        tl.store(inside + index, (state == drive).to(tl.uint8), mask=there)
+        drive = state
+    tl.store(moved + index, drive, mask=there)
+
+
+# --- products in float32, or TF32 where the caller allows it ------------------------------------
+
+
+class DenseProducts:
+    """Sums of a dense coupling for one mini-batch, its columns in the order of memory."""
+
+    def __init__(self, fast: FastDense) -> None:
+        self.fast, self.gain = fast, fast.coupling.synapses.gain.detach()
+
+    @cached_property
+    def kernel(self) -> Tensor:
+        kernel = self.fast.coupling.synapses.kernel.detach()
+        if not self.fast.permuted:
+            return kernel
+        return kernel.unflatten(1, self.fast.below_shape).permute(0, 2, 3, 1).flatten(1)
+
+    def up(self, below: Tensor) -> Tensor:
+        return flat(below) @ self.kernel.T
+
+    def down(self, above: Tensor, switches: Tensor | None) -> Tensor:
+        """Unscaled sums."""
+        return above @ self.kernel
+
+    def correlate(self, below: Tensor, above: Tensor, switches: Tensor | None) -> Tensor:
+        return self.fast.in_parameter_order(above.T @ flat(below).float())
+
+
+class ConvProducts:
+    """Sums of a convolution for one mini-batch, channels last."""
+
+    def __init__(self, fast: FastConv) -> None:
+        self.fast, self.coupling = fast, fast.coupling
+        self.gain = self.coupling.synapses.gain.detach()
+
+    @cached_property
+    def kernel(self) -> Tensor:
+        return in_order(self.coupling.synapses.kernel.detach())
+
+    def up(self, below: Tensor) -> Tensor:
+        """Sums before pooling."""
+        return in_order(F.conv2d(below, self.kernel, padding=self.coupling.padding))
+
+    def down(self, above: Tensor, switches: Tensor | None) -> Tensor:
+        """The drive on the layer below, scales included."""
+        fast, coupling = self.fast, self.coupling
+        (height, width), (channels, rows, columns) = fast.map_shape, fast.above_shape
+        shape = (channels, height, width)
+        maps = channels_last(len(above), shape, torch.float32, above.device)
+        launch(
+            unpool_kernel,
+            maps.numel(),
+            above,
+            self.gain.expand(channels).contiguous(),
+            above if switches is None else switches,
+            maps,
+            maps.numel(),
+            height,
+            width,
+            rows,
+            columns,
+            channels,
+            POOL=coupling.pool,
+            SCALED=True,
+        )
+        return in_order(F.conv_transpose2d(maps, self.kernel, padding=coupling.padding))
+
+    def correlate(self, below: Tensor, above: Tensor, switches: Tensor | None) -> Tensor:
+        return self.fast.correlate(below, above, switches)
+
+
+# --- forth and back -----------------------------------------------------------------------------
+
+
+@dataclass
+class Tape:
+    """What the last steps of a mini-batch leave behind, one entry a layer or coupling.
+
+    Attributes:
+        first: the constant drive of the first layer.
+        values: f32, (places, batch, *layer): activities, then errors as well.
+        inside: uint8, like values: whether the drive that led there was in [0, 1].
+        switches: uint8, (steps, batch, *layer above); None where nothing is pooled.
+    """
+
+    products: list[DenseProducts | ConvProducts]
+    first: Tensor
+    values: list[Tensor]
+    inside: list[Tensor]
+    switches: list[Tensor | None]
+
+    def switches_at(self, n: int, places: slice) -> Tensor | None:
+        """Those that coupling n took at the steps after some places, one mini-batch."""
+        switches = self.switches[n]
+        return None if switches is None else switches[places].flatten(0, 1)
+
+
+class Adjoint:
+    """Runs the last steps of prototypical, hard-sigmoid layers and fills `.grad` through them.
+
+    At place t of a tape lie the activities of time t. Dense layers never meet those of the other
+    colour: there both colours move side by side, one step apart, as a mini-batch of twice the size.
+    Place t then holds time t of the loss's colour, and the place after it time t - 1 of the other.
+    Pools join the colours, since `down` takes its switches from the layer below.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        couplings: Sequence[FastDense | FastConv],
+        learning: BackpropThroughTime,
+    ) -> None:
+        self.network, self.couplings, self.learning = network, couplings, learning
+        self.steps, self.top = learning.steps, len(couplings) - 1
+        self.two_coloured = all_dense(network)
+
+    @torch.no_grad()
+    def differentiate(
+        self,
+        x: Tensor,
+        numbers: Tensor,
+        first: Tensor,
+        switches: Tensor | None,
+        state: Sequence[Tensor],
+        target: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Run the last steps and fill every `.grad`; returns the outputs and the residual, (1,).
+
+        Args:
+            x: the input. numbers: the same in the products' layout.
+            first, switches: the first layer's constant drive, and those of its pool.
+            state: s1..sN, where the last steps begin. target: (batch, outputs).
+        """
+        with tensor_cores(True):
+            tape = self._tape(first, state)
+            self._forth(tape)
+            outputs = tape.values[-1][self.steps]
+            residual = self._residual(tape)
+            self._back(tape, outputs, target)
+            self._fill_gradients(tape, x, numbers, switches)
+        return outputs, residual
+
+    def _coloured(self, n: int, time: int) -> bool:
+        """Whether layer n has the loss's colour at a time."""
+        return (self.steps - time - (self.top - n)) % 2 == 0
+
+    def _reached(self, n: int, time: int) -> bool:
+        """Whether an error can have come from the outputs to layer n by then."""
+        return 0 <= n <= self.top and self.top - n <= self.steps - time
+
+    def _tape(self, first: Tensor, state: Sequence[Tensor]) -> Tape:
+        products = [
+            DenseProducts(fast) if isinstance(fast, FastDense) else ConvProducts(fast)
+            for fast in self.couplings
+        ]
+        places = self.steps + (3 if self.two_coloured else 1)
+        values = [_in_order(places, s.shape, torch.float32, s.device) for s in state]
+        inside = [torch.empty_like(v, dtype=torch.uint8) for v in values]
+        switches = [
+            _in_order(self.steps, s.shape, torch.uint8, s.device)
+            if n > 0 and self.network.couplings[n].pool > 1
+            else None
+            for n, s in enumerate(state)
+        ]
+        for n, s in enumerate(state):
+            late = self.two_coloured and not self._coloured(n, 0)
+            torch.clamp(s, 0, 1, out=values[n][2 if late else 0])
+        return Tape(products, first, values, inside, switches)
+
+    def _schedule(self) -> Iterator[tuple[range, slice]]:
+        """Layers that move, from the top, and the places they move to."""
+        if not self.two_coloured:
+            for t in range(1, self.steps + 1):
+                yield range(self.top, -1, -1), slice(t, t + 1)
+            return
+        for t in range(1, self.steps + 2):
+            highest = self.top if self._coloured(self.top, t) else self.top - 1
+            # In the beginning the other colour waits, in the end the loss's is through.
+            yield range(highest, -1, -2), slice(t + (t > self.steps), t + 1 + (t > 1))
+
+    def _forth(self, tape: Tape) -> None:
+        """Activities of all places."""
+        for layers, places in self._schedule():
+            before = slice(places.start - 1, places.stop - 1)
+            for n in layers:
+                self._move(tape, n, before, places, adjoint=False)
+
+    def _residual(self, tape: Tape) -> Tensor:
+        """The largest change in the last step."""
+        last, after, before = self.steps, [], []
+        for n, values in enumerate(tape.values):
+            if not self.two_coloured:
+                ends = last, last - 1
+            else:
+                ends = (last, last + 1) if self._coloured(n, last) else (last + 2, last - 1)
+            after.append(values[ends[0]])
+            before.append(values[ends[1]])
+        return largest_change(after, before)
+
+    def _back(self, tape: Tape, outputs: Tensor, target: Tensor) -> None:
+        """Errors of time t at place t - 1, for all layers that have the loss's colour then."""
+        for t in range(self.steps, 0, -1):
+            for n, values in enumerate(tape.values):
+                if not self._coloured(n, t):
+                    continue
+                if t == self.steps and n == self.top:
+                    error = torch.sub(outputs, target, out=values[t - 1]).div_(len(target))
+                    if self.learning.pulls_at == "state":
+                        error.mul_(tape.inside[n][t])
+                elif self._reached(n - 1, t + 1) or self._reached(n + 1, t + 1):
+                    self._move(tape, n, slice(t, t + 1), slice(t - 1, t), adjoint=True)
+                else:
+                    values[t - 1].zero_()
+
+    def _move(self, tape: Tape, n: int, before: slice, after: slice, *, adjoint: bool) -> None:
+        """One step of layer n by its neighbours, from places of the tape to others.
+
+        Args:
+            adjoint: whether errors move, back through the step after `before`.
+        """
+        fast, moved, gain = self.couplings[n], tape.values[n][after], tape.products[n].gain
+        bias, count = self.network.couplings[n].bias, moved.numel()
+        up, has_up = tape.first, not adjoint
+        if n > 0:
+            has_up = not adjoint or self._reached(n - 1, before.stop)
+            sent = tape.values[n - 1][before].flatten(0, 1)
+            up = tape.products[n].up(sent) if has_up else gain
+        down, down_gain = gain, gain
+        has_down = n < self.top and (not adjoint or self._reached(n + 1, before.stop))
+        if has_down:
+            above, sent = tape.products[n + 1], tape.values[n + 1][before].flatten(0, 1)
+            down, down_gain = above.down(sent, tape.switches_at(n + 1, before)), above.gain
+        inside, switches = tape.inside[n][before if adjoint else after], tape.switches_at(n, before)
+        channels, rows, columns = (*moved.shape[2:], 1, 1)[:3]
+        pooled = fast if isinstance(fast, FastConv) and switches is not None else None
+        launch(
+            move_kernel,
+            count,
+            up,
+            gain,
+            gain if bias is None else bias.detach(),
+            down,
+            down_gain,
+            inside if switches is None else switches,
+            inside,
+            moved,
+            count,
+            tape.first.numel(),
+            channels,
+            rows,
+            columns,
+            *((1, 1) if pooled is None else pooled.map_shape),
+            FIRST=n == 0 and has_up,
+            HAS_UP=has_up,
+            HAS_DOWN=has_down,
+            DENSE_DOWN=has_down and isinstance(tape.products[n + 1], DenseProducts),
+            CHANNEL_GAIN=gain.dim() > 0,
+            HAS_BIAS=bias is not None and not adjoint,
+            ADJOINT=adjoint,
+            POOL=1 if pooled is None else pooled.coupling.pool,
+        )
+
+    def _fill_gradients(
+        self, tape: Tape, x: Tensor, numbers: Tensor, switches: Tensor | None
+    ) -> None:
+        for n, coupling in enumerate(self.network.couplings):
+            errors = tape.values[n][0 if self._coloured(n, 1) else 1 : self.steps : 2]
+            if n == 0:
+                # The input and its switches stay as they are.
+                total = _in_order(1, errors.shape[1:], errors.dtype, errors.device)
+                errors = torch.sum(errors, 0, keepdim=True, out=total)
+                factors = numbers, errors[0] / levels(x), switches
+            else:
+                below, above = (v[: self.steps].flatten(0, 1) for v in tape.values[n - 1 : n + 1])
+                factors = below, above, tape.switches_at(n, slice(self.steps))
+            coupling.synapses.set_gradient(tape.products[n].correlate(*factors))
+            if coupling.bias is not None:
+                coupling.bias.grad = errors.sum((0, 1, *range(3, errors.dim())))
+
+
+def _in_order(places: int, shape: Sequence[int], dtype: torch.dtype, device: object) -> Tensor:
+    """Room for mini-batches one after the other, images channels last: (places, *shape)."""
+    batch, channels, *sides = shape
+    room = torch.empty(places, batch, *sides, channels, dtype=dtype, device=device)
+    return room.movedim(-1, 2)
