@@ -106,17 +106,16 @@ class BinaryWeight(nn.Module):
 class RealWeight(nn.Module):
     """A full-precision weight: the draw itself, with gain 1."""
 
+    gain: Tensor
+
     def __init__(self, draw: Tensor) -> None:
         super().__init__()
         self.weight = nn.Parameter(draw)
+        self.register_buffer("gain", draw.new_ones(()), persistent=False)
 
     @property
     def kernel(self) -> Tensor:
         return self.weight
-
-    @property
-    def gain(self) -> Tensor:
-        return self.weight.new_ones(())
 
     @property
     def full(self) -> Tensor:

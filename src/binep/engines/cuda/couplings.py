@@ -82,6 +82,9 @@ class FastDense:
         """Unscaled sums: the scale is applied where the drive is put together."""
         return product(above, self.kernel if self.turned is None else self.turned.T)
 
+    def correlate(self, below: Tensor, above: Tensor, switches: Tensor | None) -> Tensor:
+        return self.in_parameter_order(above.float().T @ flat(below).float())
+
     def in_parameter_order(self, contrast: Tensor) -> Tensor:
         """A contrast, (above, below), with the columns where the parameter has them."""
         if not self.permuted:

@@ -67,9 +67,16 @@ class Updater:
                 tails = flat(numbers) if n == 0 else changes[n - 1][1]
                 self._learn_dense(n, fast, changes[n][0], tails, factor)
                 continue
-            wide = numbers.float()
-            below = (wide, wide) if n == 0 else (plus[n - 1], minus[n - 1])
-            contrast = self._contrast(n, x, below, (plus[n], minus[n]), switches)
+            # TF32 where it is exact, for bits and pixels.
+            with tensor_cores(self.bits and not _real_input(n, x)):
+                if n == 0:
+                    # The input does not change: only the layer above does.
+                    below, above, places = numbers.float(), plus[0] - minus[0], switches
+                else:
+                    below = torch.cat([plus[n - 1], minus[n - 1]])
+                    above = torch.cat([plus[n], -minus[n]])
+                    places = fast.up(below)[1]
+                contrast = fast.correlate(below, above, places)
             self._apply(n, contrast * torch.sign(self.beta), factor)
 
     def flips_copies(self, n: int, x: Tensor) -> bool:
@@ -169,23 +176,6 @@ class Updater:
         if learnt:
             rule = synapses.scale_factor.double() * factor
             synapses.scale.grad = (rule * contracted.sum()).to(synapses.scale.dtype)
-
-    def _contrast(
-        self,
-        n: int,
-        x: Tensor,
-        below: tuple[Tensor, Tensor],
-        above: tuple[Tensor, Tensor],
-        switches: Tensor | None,
-    ) -> Tensor:
-        """Both phases' correlations at once; in TF32 where that is exact, for bits and pixels."""
-        fast = self.couplings[n]
-        both, signed = torch.cat(below), torch.cat([above[0], -above[1]])
-        with tensor_cores(self.bits and not _real_input(n, x)):
-            if isinstance(fast, FastDense):
-                return fast.in_parameter_order(signed.float().T @ flat(both).float())
-            known = torch.cat([switches, switches]) if n == 0 and switches is not None else None
-            return fast.correlate(both, signed, fast.up(both)[1] if known is None else known)
 
     def _apply(self, n: int, contrast: Tensor, factor: float) -> None:
         synapses = self.network.couplings[n].synapses
