@@ -11,6 +11,11 @@ from torch import Tensor
 from torch.nn.grad import conv2d_weight
 
 from binep.couplings import ConvPool, Dense, Shape
+from binep.engines.cuda.conv_events import (
+    down_events_kernel,
+    pool_events_kernel,
+    up_events_kernel,
+)
 from binep.engines.cuda.convolving import conv_kernel, pool_kernel, unpool_kernel
 from binep.engines.cuda.kernels import BLOCK
 from binep.engines.cuda.packing import PackedSigns
@@ -97,6 +102,26 @@ class Tensors:
         return type(self)(*(getattr(self, each.name).clone() for each in fields(self)))
 
 
+@dataclass
+class Kept(Tensors):
+    """What one convolution between bits keeps from step to step.
+
+    Attributes:
+        maps: int32, sums before pooling. drive: f64, on the layer below.
+        places: uint8, where in its pool each bit above is sent, or that it is not.
+        events, counts: bits above that are sent elsewhere than before. flips, flip_counts: bits
+            below that flipped.
+    """
+
+    maps: Tensor
+    drive: Tensor
+    places: Tensor
+    events: Tensor
+    counts: Tensor
+    flips: Tensor
+    flip_counts: Tensor
+
+
 class FastConv:
     """A convolution and its pool, channels last, with switches of one byte."""
 
@@ -113,8 +138,6 @@ class FastConv:
         kernel, side = coupling.synapses.kernel, coupling.kernel
         self.kernel = kernel.new_empty(side, side, coupling.below, coupling.above, dtype=dtype)
         self.turned = kernel.new_empty(side, side, coupling.above, coupling.below, dtype=dtype)
-        # The same in bytes, (taps and channels read, channels written or more), for `conv_events`.
-        self.rows: tuple[Tensor, Tensor] | None = None
         self.factors: list[Tensor] = []
         self.unit: Tensor | None = None
 
@@ -131,16 +154,10 @@ class FastConv:
         kernel = self.coupling.synapses.kernel.detach()
         self.kernel.copy_(kernel.permute(2, 3, 1, 0))
         self.turned.copy_(kernel.flip(2, 3).permute(2, 3, 0, 1))
-        for rows, copy in zip(self.rows or (), (self.kernel, self.turned), strict=False):
-            rows[:, : copy.shape[-1]] = copy.flatten(0, 2)
 
     def up(self, below: Tensor) -> tuple[Tensor, Tensor | None]:
         """Pooled sums and the winners' places, both (batch, *above), channels last."""
-        return self.pool(self.maps(below))
-
-    def pool(self, maps: Tensor) -> tuple[Tensor, Tensor | None]:
-        """What `up` returns, of sums before pooling."""
-        pooled, switches, _ = self._pool(maps, None, None)
+        pooled, switches, _ = self._pool(self.maps(below), None, None)
         return pooled, switches
 
     def up_with_field(self, below: Tensor, above: Tensor, field: Tensor, **advance: Any) -> Tensor:
@@ -159,22 +176,14 @@ class FastConv:
         """The drive on the layer below, scales included."""
         if self.unit is None:
             return self.transpose(self._unpool(above, self.factors[0], switches, self.dtype))
-        drive = self.exact_down(above, switches).float()
-        return drive.contiguous(memory_format=torch.channels_last)
-
-    def exact_down(self, above: Tensor, switches: Tensor | None) -> Tensor:
-        """The same of bits, f64: `down` is this rounded.
-
-        Sums of float32 scales are exact in parts: three digits of each scale, added up apart as
-        integers, and put together in float64. See `ConvPool.down`.
-        """
-        assert self.unit is not None
+        # Sums of float32 scales are exact in parts: three digits of each scale, added up apart as
+        # integers, and put together in float64. See `ConvPool.down`.
         fields = [self._unpool(above, digit, switches, self.dtype) for digit in self.factors]
         parts = self.transpose(torch.cat(fields)).double().chunk(DIGITS)
         total = parts[0]
         for part in parts[1:]:
             total = total * 2**DIGIT_BITS + part
-        return total * self.unit
+        return (total * self.unit).float().contiguous(memory_format=torch.channels_last)
 
     def correlate(self, below: Tensor, above: Tensor, switches: Tensor | None) -> Tensor:
         maps = self._unpool(above, None, switches, torch.float32)
@@ -202,6 +211,65 @@ class FastConv:
         padding = self.coupling.kernel - 1 - self.coupling.padding
         convolve(maps, self.turned, padding, drive, **advance)
         return drive
+
+    def pool_events(self, above: Tensor, kept: Kept) -> Tensor:
+        """Pooled sums of the maps that are kept; lists the bits above that are sent elsewhere."""
+        pooled = channels_last(len(above), self.above_shape, torch.float32, above.device)
+        self._launch(
+            pool_events_kernel,
+            pooled.numel(),
+            kept.maps,
+            above,
+            kept.places,
+            pooled,
+            kept.events,
+            kept.counts,
+            kept.flip_counts,
+            batch=len(above),
+        )
+        return pooled
+
+    def down_events(self, kept: Kept) -> None:
+        """Bring the drive on the layer below up to date."""
+        (channels, _, columns), (below, height, width) = self.above_shape, self.below_shape
+        down_events_kernel[(len(kept.drive) * height * width,)](
+            kept.events,
+            kept.counts,
+            self.turned,
+            self.coupling.synapses.gain.detach().expand(channels).contiguous(),
+            kept.drive,
+            kept.events.shape[1],
+            columns,
+            channels,
+            height,
+            width,
+            below,
+            self.coupling.padding,
+            POOL=self.coupling.pool,
+            KERNEL=self.coupling.kernel,
+            GROUP=16,
+            BELOW=1 << (below - 1).bit_length(),
+        )
+
+    def up_events(self, kept: Kept) -> None:
+        """Bring the maps up to date."""
+        (height, width), (below, _, below_width) = self.map_shape, self.below_shape
+        up_events_kernel[(len(kept.maps) * height * width,)](
+            kept.flips,
+            kept.flip_counts,
+            self.kernel,
+            kept.maps,
+            kept.flips.shape[1],
+            below_width,
+            below,
+            height,
+            width,
+            self.coupling.above,
+            self.coupling.padding,
+            KERNEL=self.coupling.kernel,
+            GROUP=16,
+            ABOVE=1 << (self.coupling.above - 1).bit_length(),
+        )
 
     def _pool(
         self, maps: Tensor, above: Tensor | None, field: Tensor | None, **advance: Any

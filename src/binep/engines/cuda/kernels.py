@@ -78,6 +78,9 @@ def advance_kernel(
     beta,  # f32, (1,), signed
     new_state,
     activity,  # a = rho(s), in the matrix products' dtype
+    events,  # int32, (batch, units), if LIST: neurons that flipped; -1 - i if to 0
+    counts,  # int32, (batch,), zero, if LIST
+    spent,  # int32, (batch,), if LIST: set to zero
     count,
     channels,
     units,
@@ -96,6 +99,7 @@ def advance_kernel(
     CONSTANT: tl.constexpr,
     CLAMPED: tl.constexpr,
     RAW: tl.constexpr,
+    LIST: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """One time step of one layer: drive from both neighbours, nudge, new state, activity."""
@@ -121,10 +125,18 @@ def advance_kernel(
     if NUDGED:
         anchor = tl.load(rest + index, mask=inside, other=0.0) if CONSTANT else s
         nudge = tl.load(beta) * (tl.load(target + index, mask=inside, other=0.0) - anchor)
+    was = s >= threshold
     s = moved(s, drive, nudge, threshold, sigma, slope, ENERGY, NUDGED, CLAMPED)
     a = sent_by(s, threshold, BINARY, RAW)
     tl.store(new_state + index, s, mask=inside)
     tl.store(activity + index, a.to(activity.dtype.element_ty), mask=inside)
+    if LIST:
+        fires, sample = s >= threshold, index // units
+        tl.store(spent + index, 0, mask=index < count // units)
+        one = tl.full((BLOCK,), 1, tl.int32)
+        at = tl.atomic_add(counts + sample, one, mask=inside & (fires != was), sem="relaxed")
+        event = tl.where(fires, index % units, -1 - index % units)
+        tl.store(events + sample * units + at, event, mask=inside & (fires != was))
 
 
 @triton.jit

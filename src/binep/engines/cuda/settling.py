@@ -184,22 +184,20 @@ def events_kernel(
             nudge = tl.load(beta) * direction if NUDGED else gain
             label = tl.load(labels + sample) if NUDGED else 0
             if size > 256:
-                change = tl.maximum(change, pass_layer(
+                change = tl.maximum(change, _pass_layer(
                     first + sample * size_0, up + row + offset, down + row + offset,
                     bias + offset, state + row + offset, bits + row + offset,
                     events + row + offset, now + n, rest + sample * outputs,
                     size, gain, down_gain, nudge, label, per_class, threshold, sigma, slope,
-                    n == 0, False, n + 1 < LAYERS, False, NUDGED and n + 1 == LAYERS, CONSTANT,
-                    BLOCK,
+                    n == 0, n + 1 < LAYERS, NUDGED and n + 1 == LAYERS, CONSTANT, BLOCK,
                 ))  # fmt: skip
             else:
-                change = tl.maximum(change, pass_layer(
+                change = tl.maximum(change, _pass_layer(
                     first + sample * size_0, up + row + offset, down + row + offset,
                     bias + offset, state + row + offset, bits + row + offset,
                     events + row + offset, now + n, rest + sample * outputs,
                     size, gain, down_gain, nudge, label, per_class, threshold, sigma, slope,
-                    n == 0, False, n + 1 < LAYERS, False, NUDGED and n + 1 == LAYERS, CONSTANT,
-                    256,
+                    n == 0, n + 1 < LAYERS, NUDGED and n + 1 == LAYERS, CONSTANT, 256,
                 ))  # fmt: skip
         t += 1
         tl.debug_barrier()
@@ -210,28 +208,24 @@ def events_kernel(
                 if n + 1 < LAYERS:
                     above, at = tl.load(table + 3 * n + 3), tl.load(table + 3 * n + 4)
                     weights = turned + tl.load(table + 3 * n + 5)
-                    add_rows(up + row + at, weights, above, source, count, PACKED, 4096)
+                    _add_rows(up + row + at, weights, above, source, count, PACKED)
                 if n > 0:
                     below, at = tl.load(table + 3 * n - 3), tl.load(table + 3 * n - 2)
                     weights = kernels + tl.load(table + 3 * n + 2)
-                    add_rows(down + row + at, weights, below, source, count, PACKED, 4096)
+                    _add_rows(down + row + at, weights, below, source, count, PACKED)
         tl.debug_barrier()
     tl.store(residual + sample, change)
     tl.store(ran + sample, t)
 
 
 @triton.jit
-def pass_layer(
+def _pass_layer(
     first, up, down, bias, state, bits, events, count, rest,
     size, gain, down_gain, strength, label, per_class, threshold, sigma, slope,
-    FIRST: tl.constexpr, GAINS: tl.constexpr, HAS_DOWN: tl.constexpr, DRIVEN: tl.constexpr,
-    NUDGED: tl.constexpr, CONSTANT: tl.constexpr, BLOCK: tl.constexpr,
+    FIRST: tl.constexpr, HAS_DOWN: tl.constexpr, NUDGED: tl.constexpr, CONSTANT: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One step of one layer of one sample; lists who flipped, and returns the largest change.
-
-    `gain` is a number or, if GAINS, where those of the neurons are; `down` holds sums or, if
-    DRIVEN, what comes of them.
-    """
+    """One step of one layer of one sample; lists who flipped, and returns the largest change."""
     largest = tl.zeros((BLOCK,), tl.float32)
     for start in range(0, size, BLOCK):
         i = start + tl.arange(0, BLOCK)
@@ -239,12 +233,10 @@ def pass_layer(
         if FIRST:
             drive = tl.load(first + i, mask=inside, other=0.0)
         else:
-            factor = tl.load(gain + i, mask=inside, other=0.0) if GAINS else gain
-            drive = factor * tl.load(up + i, mask=inside, other=0).to(tl.float32)
+            drive = gain * tl.load(up + i, mask=inside, other=0).to(tl.float32)
             drive = drive + tl.load(bias + i, mask=inside, other=0.0)
         if HAS_DOWN:
-            above = tl.load(down + i, mask=inside, other=0).to(tl.float32)
-            drive = drive + (above if DRIVEN else down_gain * above)
+            drive = drive + down_gain * tl.load(down + i, mask=inside, other=0).to(tl.float32)
         s = tl.load(state + i, mask=inside, other=0.0)
         nudge = s
         if NUDGED:
@@ -256,26 +248,24 @@ def pass_layer(
         # A bit follows its state: what it was need not be read.
         fires = new >= threshold
         flipped = inside & (fires != (s >= threshold))
-        # In a quiet step nobody flips: asking costs less than as many atomic additions of nothing.
-        if tl.max(flipped.to(tl.int32), 0) > 0:
-            place = tl.atomic_add(
-                count + tl.zeros_like(i), tl.full((BLOCK,), 1, tl.int32), mask=flipped,
-                sem="relaxed", scope="cta",
-            )  # fmt: skip
-            tl.store(events + place, tl.where(fires, i, -1 - i), mask=flipped)
-            tl.store(bits + i, fires.to(bits.dtype.element_ty), mask=flipped)
+        place = tl.atomic_add(
+            count + tl.zeros_like(i), tl.full((BLOCK,), 1, tl.int32), mask=flipped, sem="relaxed",
+            scope="cta",
+        )  # fmt: skip
+        tl.store(events + place, tl.where(fires, i, -1 - i), mask=flipped)
+        tl.store(bits + i, fires.to(bits.dtype.element_ty), mask=flipped)
     return tl.max(largest, 0)
 
 
 @triton.jit
-def add_rows(sums, weights, width, events, count, PACKED: tl.constexpr, TILE: tl.constexpr):
+def _add_rows(sums, weights, width, events, count, PACKED: tl.constexpr):
     """Add (or take away) a row of weights for each event; wide rows and narrow ones."""
     if width <= 128:
         _add_tiles(sums, weights, width, events, count, 64, 128)
     elif PACKED:
         _add_words(sums, weights, width, events, count, 16, 1024)
     else:
-        _add_tiles(sums, weights, width, events, count, 8, TILE)
+        _add_tiles(sums, weights, width, events, count, 8, 4096)
 
 
 @triton.jit
@@ -284,7 +274,7 @@ def _add_tiles(sums, weights, width, events, count, GROUP: tl.constexpr, TILE: t
         j = start + tl.arange(0, TILE)
         total = tl.zeros((TILE,), tl.int32)
         for e in range(0, count, GROUP):
-            sign, source, known = group(events, e, count, GROUP)
+            sign, source, known = _group(events, e, count, GROUP)
             w = tl.load(
                 weights + source[:, None] * width + j[None, :],
                 mask=known[:, None] & (j < width)[None, :],
@@ -313,7 +303,7 @@ def _add_words(sums, weights, width, events, count, GROUP: tl.constexpr, TILE: t
         d = tl.zeros((TILE,), tl.int32)
         balance = 0
         for e in range(0, count, GROUP):
-            sign, source, known = group(events, e, count, GROUP)
+            sign, source, known = _group(events, e, count, GROUP)
             balance += tl.sum(sign, 0)
             w = tl.load(
                 words + source[:, None] * (width // 4) + j[None, :],
@@ -321,7 +311,15 @@ def _add_words(sums, weights, width, events, count, GROUP: tl.constexpr, TILE: t
                 other=0,
             )
             four = tl.sum((w & 0x02020202) * sign[:, None], 0)
-            a, b, c, d = take_away(four, a, b, c, d)
+            low = (four << 24) >> 24
+            a -= low
+            four = (four - low) >> 8
+            low = (four << 24) >> 24
+            b -= low
+            four = (four - low) >> 8
+            low = (four << 24) >> 24
+            c -= low
+            d -= (four - low) >> 8
         place = sums + 4 * j
         tl.store(place, tl.load(place, mask=inside, other=0) + a + balance, mask=inside)
         tl.store(place + 1, tl.load(place + 1, mask=inside, other=0) + b + balance, mask=inside)
@@ -330,20 +328,7 @@ def _add_words(sums, weights, width, events, count, GROUP: tl.constexpr, TILE: t
 
 
 @triton.jit
-def take_away(four, a, b, c, d):
-    """Four sums less the four bytes of a word, the first of which is the lowest."""
-    low = (four << 24) >> 24
-    a -= low
-    four = (four - low) >> 8
-    low = (four << 24) >> 24
-    b -= low
-    four = (four - low) >> 8
-    low = (four << 24) >> 24
-    return a, b, c - low, d - ((four - low) >> 8)
-
-
-@triton.jit
-def group(events, e, end, GROUP: tl.constexpr):
+def _group(events, e, end, GROUP: tl.constexpr):
     """Some events: +1 or -1 (0 past the end), the neurons that flipped, whether they are known."""
     k = e + tl.arange(0, GROUP)
     event = tl.load(events + k, mask=k < end, other=0)

@@ -13,12 +13,12 @@ from binep.dynamics import EnergyBased, Prototypical
 from binep.engines.cuda.couplings import FastConv, FastDense, launch
 from binep.engines.cuda.kernels import advance_kernel, top_kernel
 from binep.engines.cuda.phases import (
+    Flips,
     Nudge,
     Phase,
     Relaxing,
     all_dense,
     largest_change,
-    power_of_two,
     record,
 )
 from binep.network import Network
@@ -175,12 +175,14 @@ class Stepwise(Relaxing):
         down: Tensor | None,
         state: Tensor,
         nudge: Nudge | None = None,
+        flips: "Flips | None" = None,
     ) -> tuple[Tensor, Tensor]:
         """A layer's next state and activity.
 
         Args:
             up: sums of the coupling below, of the first one the whole drive.
             down: sums (dense) or drive of the one above; activities of thin outputs.
+            flips: where to list the bits that flip.
         """
         coupling, network = self.network.couplings[n], self.network
         dynamics = network.dynamics
@@ -206,6 +208,7 @@ class Stepwise(Relaxing):
             beta,
             moved,
             activity,
+            *((state, state, state) if flips is None else flips),
             state.numel(),
             state.shape[1],
             state[0].numel(),
@@ -222,6 +225,7 @@ class Stepwise(Relaxing):
             CONSTANT=self.learning.nudge == "constant",
             CLAMPED=isinstance(dynamics, Prototypical) and dynamics.clamp_nudged,
             RAW=nudge is not None and network.sends_state,
+            LIST=flips is not None,
         )
         return moved, activity
 
@@ -243,8 +247,6 @@ class Stepwise(Relaxing):
         gain, bias = fast.coupling.synapses.gain.detach(), fast.coupling.bias
         state = moved if state is None else state
         target, beta, rest = nudge if nudge is not None else (state, gain, state)
-        # As much of a row at once as registers hold: a program waits for memory more than it adds.
-        block = min(2048, max(128, power_of_two(below[0].numel())))
         top_kernel[(len(below),)](
             below,
             fast.kernel,
@@ -265,8 +267,8 @@ class Stepwise(Relaxing):
             CLAMPED=isinstance(dynamics, Prototypical) and dynamics.clamp_nudged,
             RAW=nudge is not None and self.network.sends_state,
             OUTPUTS=outputs,
-            BLOCK=block,
-            num_warps=block // 128,
+            BLOCK=512,
+            num_warps=4,
         )
         return moved, activity
 
