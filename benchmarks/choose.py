@@ -374,9 +374,9 @@ QUESTIONS = {
         seeds=1,
     ),
     "conv-wa-schedule": Question(
-        "Schedule of mnist-conv-wa",
+        "Schedule of mnist-conv-wa-schedule",
         "mnist-conv-wa-schedule",
-        schedules(6, tau(4), tau(4, "optimizer.tau=[1e-7, 4e-8, 4e-8]")),
+        schedules(6, tau(8), tau(32)),
         epochs=6,
         seeds=1,
     ),

@@ -67,8 +67,9 @@ def test_recipes_beyond_the_paper_change_what_their_names_say(name: str, base: s
     recipe, paper = recipes.load(name), recipes.load(base)
     shifted, awake = name.endswith(("-shifted", "-awake")), name.endswith("-awake")
     network = recipe.network
-    woken = {"gain": network.gain, "bias": network.bias, "initial_state": network.initial_state}
-    assert network == (replace(paper.network, **woken) if awake else paper.network)
+    woken = {"gain": network.gain, "bias": network.bias} if awake else {}
+    begun = replace(paper.network, initial_state=network.initial_state, **woken)
+    assert network == begun
     assert (network.gain != paper.network.gain) == awake
     assert recipe.data == (replace(paper.data, crop=1) if shifted else paper.data)
     assert recipe.learning != paper.learning or recipe.schedule != paper.schedule
