@@ -28,8 +28,8 @@ import triton.language as tl
 from torch import Tensor
 
 from binep.couplings import levels
-from binep.engines.cuda.convolving import unpool_kernel
-from binep.engines.cuda.couplings import FastConv, FastDense, channels_last, flat, launch
+from binep.engines.cuda.convolving import largest_in_pool, pool_corner
+from binep.engines.cuda.couplings import FastConv, FastDense, flat, launch
 from binep.engines.cuda.phases import all_dense, in_order, largest_change
 from binep.engines.reference import tensor_cores
 from binep.gradients import BackpropThroughTime
@@ -72,23 +72,13 @@ def move_kernel(
         drive = tl.load(up + index % period, mask=there, other=0.0)
     elif HAS_UP:
         if POOL > 1:
-            column = index // channels % columns
-            row = index // (channels * columns) % rows
-            sample = index // (channels * columns * rows)
-            corner = ((sample * height + row * POOL) * width + column * POOL) * channels + channel
+            corner = up + pool_corner(index, channels, rows, columns, height, width, POOL)
             if ADJOINT:
                 winner = tl.load(switches + index, mask=there, other=0).to(tl.int32)
                 offset = (winner // POOL * width + winner % POOL) * channels
-                sums = tl.load(up + corner + offset, mask=there, other=0.0)
+                sums = tl.load(corner + offset, mask=there, other=0.0)
             else:
-                # On a tie the first place wins.
-                sums = tl.load(up + corner, mask=there, other=0.0)
-                winner = tl.zeros((BLOCK,), tl.int32)
-                for place in tl.static_range(1, POOL * POOL):
-                    offset = (place // POOL * width + place % POOL) * channels
-                    value = tl.load(up + corner + offset, mask=there, other=0.0)
-                    winner = tl.where(value > sums, place, winner)
-                    sums = tl.maximum(value, sums)
+                sums, winner = largest_in_pool(corner, there, width, channels, POOL)
                 tl.store(switches + index, winner.to(tl.uint8), mask=there)
         else:
             sums = tl.load(up + index, mask=there, other=0.0)
@@ -122,10 +112,7 @@ class DenseProducts:
 
     @cached_property
     def kernel(self) -> Tensor:
-        kernel = self.fast.coupling.synapses.kernel.detach()
-        if not self.fast.permuted:
-            return kernel
-        return kernel.unflatten(1, self.fast.below_shape).permute(0, 2, 3, 1).flatten(1)
+        return self.fast.in_memory_order()
 
     def up(self, below: Tensor) -> Tensor:
         return flat(below) @ self.kernel.T
@@ -133,9 +120,6 @@ class DenseProducts:
     def down(self, above: Tensor, switches: Tensor | None) -> Tensor:
         """Unscaled sums."""
         return above @ self.kernel
-
-    def correlate(self, below: Tensor, above: Tensor, switches: Tensor | None) -> Tensor:
-        return self.fast.in_parameter_order(above.T @ flat(below).float())
 
 
 class ConvProducts:
@@ -155,30 +139,8 @@ class ConvProducts:
 
     def down(self, above: Tensor, switches: Tensor | None) -> Tensor:
         """The drive on the layer below, scales included."""
-        fast, coupling = self.fast, self.coupling
-        (height, width), (channels, rows, columns) = fast.map_shape, fast.above_shape
-        shape = (channels, height, width)
-        maps = channels_last(len(above), shape, torch.float32, above.device)
-        launch(
-            unpool_kernel,
-            maps.numel(),
-            above,
-            self.gain.expand(channels).contiguous(),
-            above if switches is None else switches,
-            maps,
-            maps.numel(),
-            height,
-            width,
-            rows,
-            columns,
-            channels,
-            POOL=coupling.pool,
-            SCALED=True,
-        )
-        return in_order(F.conv_transpose2d(maps, self.kernel, padding=coupling.padding))
-
-    def correlate(self, below: Tensor, above: Tensor, switches: Tensor | None) -> Tensor:
-        return self.fast.correlate(below, above, switches)
+        maps = self.fast.unpool(above, self.fast.factors[0], switches, torch.float32)
+        return in_order(F.conv_transpose2d(maps, self.kernel, padding=self.coupling.padding))
 
 
 # --- forth and back -----------------------------------------------------------------------------
@@ -385,7 +347,7 @@ class Adjoint:
             else:
                 below, above = (v[: self.steps].flatten(0, 1) for v in tape.values[n - 1 : n + 1])
                 factors = below, above, tape.switches_at(n, slice(self.steps))
-            coupling.synapses.set_gradient(tape.products[n].correlate(*factors))
+            coupling.synapses.set_gradient(self.couplings[n].correlate(*factors))
             if coupling.bias is not None:
                 coupling.bias.grad = errors.sum((0, 1, *range(3, errors.dim())))
 

@@ -12,6 +12,8 @@ is left to chance, since all sums are exact.
 import triton
 import triton.language as tl
 
+from binep.engines.cuda.convolving import largest_in_pool, pool_corner
+
 SILENT = tl.constexpr(15)  # stands for the place of a bit that is not sent
 
 
@@ -38,20 +40,10 @@ def pool_events_kernel(
     index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = index < count
     tl.store(spent + index, 0, mask=index < batch)
-    channel = index % channels
-    column = index // channels % columns
-    row = index // (channels * columns) % rows
     units = channels * columns * rows
     sample = index // units
-    corner = ((sample * height + row * POOL) * width + column * POOL) * channels + channel
-    best = tl.load(maps + corner, mask=inside, other=0)
-    winner = tl.zeros((BLOCK,), tl.int32)
-    for place in tl.static_range(1, POOL * POOL):
-        offset = (place // POOL * width + place % POOL) * channels
-        value = tl.load(maps + corner + offset, mask=inside, other=0)
-        better = value > best
-        best = tl.where(better, value, best)
-        winner = tl.where(better, place, winner)
+    corner = pool_corner(index, channels, rows, columns, height, width, POOL)
+    best, winner = largest_in_pool(maps + corner, inside, width, channels, POOL)
     tl.store(pooled + index, best.to(tl.float32), mask=inside)
     sent = tl.load(above + index, mask=inside, other=0.0) > 0.0
     new = tl.where(sent, winner, SILENT)

@@ -90,6 +90,30 @@ def conv_kernel(
 
 
 @triton.jit
+def pool_corner(index, channels, rows, columns, height, width, POOL: tl.constexpr):
+    """Where on the maps, (batch, height, width, channels), the pool of each neuron begins."""
+    column = index // channels % columns
+    row = index // (channels * columns) % rows
+    sample = index // (channels * columns * rows)
+    position = (sample * height + row * POOL) * width + column * POOL
+    return position * channels + index % channels
+
+
+@triton.jit
+def largest_in_pool(corner, inside, width, channels, POOL: tl.constexpr):
+    """The largest sum of each pool, and its place: on a tie the first wins."""
+    best = tl.load(corner, mask=inside, other=0)
+    winner = tl.zeros_like(inside.to(tl.int32))
+    for place in tl.static_range(1, POOL * POOL):
+        offset = (place // POOL * width + place % POOL) * channels
+        value = tl.load(corner + offset, mask=inside, other=0)
+        better = value > best
+        best = tl.where(better, value, best)
+        winner = tl.where(better, place, winner)
+    return best, winner
+
+
+@triton.jit
 def pool_kernel(
     maps,  # f32, (batch, height, width, channels)
     above,  # activities of the layer above, (batch, rows, columns, channels), if FIELD
@@ -128,18 +152,8 @@ def pool_kernel(
     index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = index < count
     channel = index % channels
-    column = index // channels % columns
-    row = index // (channels * columns) % rows
-    sample = index // (channels * columns * rows)
-    corner = ((sample * height + row * POOL) * width + column * POOL) * channels + channel
-    best = tl.load(maps + corner, mask=inside, other=0.0).to(tl.float32)
-    winner = tl.zeros((BLOCK,), tl.int32)
-    for place in tl.static_range(1, POOL * POOL):
-        offset = (place // POOL * width + place % POOL) * channels
-        value = tl.load(maps + corner + offset, mask=inside, other=0.0).to(tl.float32)
-        better = value > best
-        best = tl.where(better, value, best)
-        winner = tl.where(better, place, winner)
+    corner = pool_corner(index, channels, rows, columns, height, width, POOL)
+    best, winner = largest_in_pool(maps + corner, inside, width, channels, POOL)
     tl.store(pooled + index, best, mask=inside)
     tl.store(switches + index, winner.to(tl.uint8), mask=inside)
     if FIELD:

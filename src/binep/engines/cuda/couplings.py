@@ -66,9 +66,7 @@ class FastDense:
 
     def refresh(self) -> None:
         """Copy the kernel from the coupling's parameter."""
-        kernel = self.coupling.synapses.kernel.detach()
-        if self.permuted:
-            kernel = kernel.unflatten(1, self.below_shape).permute(0, 2, 3, 1).flatten(1)
+        kernel = self.in_memory_order()
         self.kernel.copy_(kernel)
         if self.turned is not None:
             self.turned.copy_(kernel.T)
@@ -84,6 +82,13 @@ class FastDense:
 
     def correlate(self, below: Tensor, above: Tensor, switches: Tensor | None) -> Tensor:
         return self.in_parameter_order(above.float().T @ flat(below).float())
+
+    def in_memory_order(self) -> Tensor:
+        """The coupling's kernel as it is now, with the columns where activities have them."""
+        kernel = self.coupling.synapses.kernel.detach()
+        if not self.permuted:
+            return kernel
+        return kernel.unflatten(1, self.below_shape).permute(0, 2, 3, 1).flatten(1)
 
     def in_parameter_order(self, contrast: Tensor) -> Tensor:
         """A contrast, (above, below), with the columns where the parameter has them."""
@@ -175,10 +180,10 @@ class FastConv:
     def down(self, above: Tensor, switches: Tensor | None) -> Tensor:
         """The drive on the layer below, scales included."""
         if self.unit is None:
-            return self.transpose(self._unpool(above, self.factors[0], switches, self.dtype))
+            return self.transpose(self.unpool(above, self.factors[0], switches, self.dtype))
         # Sums of float32 scales are exact in parts: three digits of each scale, added up apart as
         # integers, and put together in float64. See `ConvPool.down`.
-        fields = [self._unpool(above, digit, switches, self.dtype) for digit in self.factors]
+        fields = [self.unpool(above, digit, switches, self.dtype) for digit in self.factors]
         parts = self.transpose(torch.cat(fields)).double().chunk(DIGITS)
         total = parts[0]
         for part in parts[1:]:
@@ -186,7 +191,7 @@ class FastConv:
         return (total * self.unit).float().contiguous(memory_format=torch.channels_last)
 
     def correlate(self, below: Tensor, above: Tensor, switches: Tensor | None) -> Tensor:
-        maps = self._unpool(above, None, switches, torch.float32)
+        maps = self.unpool(above, None, switches, torch.float32)
         coupling = self.coupling
         shape, padding = coupling.synapses.kernel.shape, coupling.padding
         return conv2d_weight(below.float(), shape, maps, padding=padding).contiguous()
@@ -294,9 +299,10 @@ class FastConv:
         )
         return pooled, switches if self.coupling.pool > 1 else None, field
 
-    def _unpool(
+    def unpool(
         self, above: Tensor, factor: Tensor | None, switches: Tensor | None, dtype: torch.dtype
     ) -> Tensor:
+        """What is sent down (times its channel's factor) where the switches point, else zeros."""
         shape = (self.coupling.above, *self.map_shape)
         maps = channels_last(len(above), shape, dtype, above.device)
         unused = maps if factor is None else factor
