@@ -380,6 +380,13 @@ QUESTIONS = {
         epochs=6,
         seeds=1,
     ),
+    "conv-wa-shift": Question(
+        "Training images of mnist-conv-wa-schedule shifted by up to 0, 1 pixels",
+        "mnist-conv-wa-schedule",
+        tuple(f"{NONE}; data.crop={pixels}" for pixels in (0, 1)),
+        epochs=5,
+        seeds=2,
+    ),
     "cifar10-gamma": Question(
         "gamma of cifar10-conv-w: the published code's, and the paper's",
         "cifar10-conv-w",

@@ -4,6 +4,8 @@ import errno
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -225,6 +227,32 @@ def test_lines_of_epochs_that_no_checkpoint_has_seen_are_dropped(straight, tmp_p
 def test_existing_runs_are_not_overwritten(straight):
     with pytest.raises(BinepError, match="already holds a run.*--resume"):
         runs.train(small_recipe("digits-conv-wa"), seed=3, out=straight.folder.parent)
+
+
+def test_two_processes_do_not_train_in_one_folder(tmp_path):
+    folder = tmp_path / "digits-conv-wa-seed3"
+    folder.mkdir()
+    holder = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            f"import pathlib, time; from binep.files import claimed\n"
+            f"with claimed(pathlib.Path({str(folder)!r})):\n print('mine', flush=True)\n"
+            f" time.sleep(60)",
+        ],
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"mine\n"
+        with pytest.raises(BinepError, match="seed3 is in use by another process$"):
+            runs.train(small_recipe("digits-conv-wa"), seed=3, out=tmp_path)
+        assert not list(folder.iterdir())
+    finally:
+        holder.kill()
+        holder.communicate()
+    # Its claim ended with it.
+    assert runs.train(small_recipe("digits-conv-wa"), seed=3, out=tmp_path).finished
 
 
 def test_a_run_cannot_go_on_with_another_recipe(straight):

@@ -9,6 +9,11 @@ from pathlib import Path
 
 from binep.errors import BinepError
 
+try:
+    import fcntl
+except ImportError:  # Windows has no such locks; there nobody is kept out
+    fcntl = None
+
 TEMPORARY = ".part"
 
 # What the disk or its owner refuses, as opposed to a fault of the program.
@@ -76,6 +81,24 @@ def make_folder(path: Path) -> None:
     """Create a folder and those above it."""
     with telling("create", path):
         path.mkdir(parents=True, exist_ok=True)
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """Keep other processes that claim this folder out of it; a claim ends with its process."""
+    handle = os.open(folder, os.O_RDONLY) if fcntl is not None else None
+    try:
+        if fcntl is not None and handle is not None:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise BinepError(f"{folder} is in use by another process") from None
+            except OSError:
+                pass  # not every file system has locks
+        yield
+    finally:
+        if handle is not None:
+            os.close(handle)
 
 
 def remove_leftovers(folder: Path) -> None:

@@ -33,7 +33,7 @@ from binep.data import Dataset, Folder
 from binep.data import load as load_dataset
 from binep.engines.select import BringsThreads, Engine, select_device, select_engine
 from binep.errors import BinepError
-from binep.files import append_line, make_folder, remove_leftovers, write_whole
+from binep.files import append_line, claimed, make_folder, remove_leftovers, write_whole
 from binep.metrics import Tally
 from binep.network import Network
 from binep.recipe import Recipe
@@ -184,13 +184,15 @@ def train(
         recipe, recipe.hold_out(dataset.to(place)), seed, place, engine, watcher.say
     )
     make_folder(folder)
-    remove_leftovers(folder)
-    write_whole(folder / "recipe.toml", recipes.dumps(recipe))
-    found = checkpoints.load(folder, warn=watcher.say)
-    if found is not None:
-        checkpoints.restore(trainer, *found)
-    history = _rewind_metrics(folder, trainer.progress.epoch)
-    with _fitting_threads(trainer):
+    with claimed(folder), _fitting_threads(trainer):
+        # Once more: another process may have trained here while this one read the data.
+        _check_earlier(folder, recipe, seed, resume)
+        remove_leftovers(folder)
+        write_whole(folder / "recipe.toml", recipes.dumps(recipe))
+        found = checkpoints.load(folder, warn=watcher.say)
+        if found is not None:
+            checkpoints.restore(trainer, *found)
+        history = _rewind_metrics(folder, trainer.progress.epoch)
         record = _begin_record(folder, recipe, seed, place, trainer.engine)
         _train(folder, trainer, recipe, record, history, checkpoint_seconds, watcher, stop)
     return open_run(folder)
