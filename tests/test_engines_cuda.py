@@ -35,7 +35,7 @@ from binep import (
 )
 from binep.engines.cuda import CudaEngine, ThroughTimeEngine, adjoint, deltas
 from binep.engines.cuda.by_deltas import Deltas
-from binep.engines.cuda.couplings import split_digits
+from binep.engines.cuda.couplings import channels_last, convolve, split_digits
 from binep.engines.cuda.packing import Layout
 from binep.engines.cuda.stepwise import Stepwise
 from binep.engines.reference import ReferenceEngine, tensor_cores
@@ -340,6 +340,35 @@ def test_flips_reach_every_copy_of_the_signs():
         fast.refresh()
         assert torch.equal(kernel.float(), coupling.signs)
         assert torch.equal(memory, fast.packed.memory)
+
+
+@pytest.mark.parametrize(
+    ("batch", "channels", "kernel", "padding", "outputs"),
+    [
+        (3, 64, 3, 1, 20),
+        (30, 64, 3, 2, 20),
+        (64, 64, 5, 2, 32),
+        (64, 128, 5, 2, 20),
+        (128, 64, 2, 3, 64),
+        (3, 64, 7, 3, 16),
+        (3, 32, 2, 0, 70),
+        (64, 5, 3, 2, 130),
+        (3, 3, 9, 4, 17),
+    ],
+)
+def test_convolutions_read_all_their_taps(
+    batch: int, channels: int, kernel: int, padding: int, outputs: int
+):
+    """Blocks of terms within one tap, over several, beyond the last; tiles at one position, at a
+    few, on several lines; positions that reach beyond the margin, or lie there."""
+    torch.manual_seed(0)
+    x = torch.randint(0, 2, (batch, channels, 4, 3), device=DEVICE).float()
+    signs = torch.randint(0, 2, (outputs, channels, kernel, kernel), device=DEVICE) * 2.0 - 1
+    expected = torch.nn.functional.conv2d(x, signs, padding=padding)
+    sums = channels_last(batch, tuple(expected.shape[1:]), torch.float32, DEVICE)
+    read = x.half().contiguous(memory_format=torch.channels_last)
+    convolve(read, signs.permute(2, 3, 1, 0).half().contiguous(), padding, sums)
+    torch.testing.assert_close(sums, expected, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(("kind", "tolerance"), [("thin-w", 3e-3), ("dense-wa", 0.05)])

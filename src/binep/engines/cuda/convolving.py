@@ -41,6 +41,7 @@ def conv_kernel(
     BINARY: tl.constexpr,
     CHANNELS: tl.constexpr,
     KERNEL: tl.constexpr,
+    WHOLE: tl.constexpr,  # each tile lies at one position, and none reaches beyond the outputs
     ROWS: tl.constexpr,
     OUTPUTS: tl.constexpr,
     DEPTH: tl.constexpr,
@@ -48,30 +49,66 @@ def conv_kernel(
     """Sums over a kernel (stride 1); with ADVANCE they are the drive from above, and the layer
     moves by one step."""
     tiles = tl.cdiv(outputs, OUTPUTS)
-    m = tl.program_id(0) // tiles * ROWS + tl.arange(0, ROWS)
+    begin = tl.program_id(0) // tiles * ROWS
+    m = begin + tl.arange(0, ROWS)
     n = tl.program_id(0) % tiles * OUTPUTS + tl.arange(0, OUTPUTS)
-    left = m % columns - padding
-    top = m // columns % rows - padding
-    # Where the window of each row begins; taps are offsets from there.
-    corner = ((m // (columns * rows) * height + top) * width + left) * CHANNELS
-    TERMS: tl.constexpr = KERNEL * KERNEL * CHANNELS
+    # The rows of a tile are samples at one position, or at a few: most taps that are outside are so
+    # for all of them, and are left out.
+    samples = count // (rows * columns)
+    sample, position = m % samples, m // samples
+    top, left = position // columns - padding, position % columns - padding
+    corner = ((sample * height + top) * width + left) * CHANNELS
+    # Bit i of `down` says that line i of the window is inside, bit i of `right` that column i is.
+    down = tl.zeros((ROWS,), tl.int32)
+    right = tl.zeros((ROWS,), tl.int32)
+    for i in tl.static_range(KERNEL):
+        down |= ((m < count) & (top + i >= 0) & (top + i < height)).to(tl.int32) << i
+        right |= ((left + i >= 0) & (left + i < width)).to(tl.int32) << i
+    k = tl.arange(0, DEPTH)
+    read, factors = x + corner[:, None] + k[None, :], weights + k[:, None] * outputs + n[None, :]
     total = tl.zeros((ROWS, OUTPUTS), tl.float32)
-    for start in range(0, TERMS, DEPTH):
-        # One block of terms may reach over several taps.
-        k = start + tl.arange(0, DEPTH)
-        tap = k // CHANNELS
-        down, right = tap // KERNEL, tap % KERNEL
-        yy, xx = top[:, None] + down[None, :], left[:, None] + right[None, :]
-        there = (m < count)[:, None] & (yy >= 0) & (yy < height) & (xx >= 0) & (xx < width)
-        wanted = (n < outputs)[None, :]
-        if TERMS % DEPTH != 0:
-            there = there & (k < TERMS)[None, :]
-            wanted = wanted & (k < TERMS)[:, None]
-        offset = (down * width + right) * CHANNELS + k % CHANNELS
-        a = tl.load(x + corner[:, None] + offset[None, :], mask=there, other=0.0)
-        w = tl.load(weights + k[:, None] * outputs + n[None, :], mask=wanted, other=0.0)
-        total = tl.dot(a, w, total)
-    index = m[:, None] * outputs + n[None, :]
+    if CHANNELS % DEPTH == 0:
+        # A block of terms lies within one tap.
+        first, last = begin // samples, (tl.minimum(begin + ROWS, count) - 1) // samples
+        line_from, line_to = _window(first // columns, last // columns, padding, height, KERNEL)
+        wraps = first // columns < last // columns
+        column_from, column_to = _window(
+            tl.where(wraps, 0, first % columns),
+            tl.where(wraps, columns - 1, last % columns),
+            padding,
+            width,
+            KERNEL,
+        )
+        line, column, channel = line_from, column_from, 0
+        blocks = (line_to - line_from) * (column_to - column_from) * (CHANNELS // DEPTH)
+        for _ in range(blocks):
+            there = ((down >> line) & (right >> column) & 1) > 0
+            offset = (line * width + column) * CHANNELS + channel
+            term = (line * KERNEL + column) * CHANNELS + channel
+            a = _load(read + offset, there[:, None], WHOLE)
+            w = _load(factors + term * outputs, (n < outputs)[None, :], WHOLE)
+            total = tl.dot(a, w, total)
+            channel += DEPTH
+            end = channel == CHANNELS
+            channel = tl.where(end, 0, channel)
+            column += end.to(tl.int32)
+            end = column == column_to
+            column = tl.where(end, column_from, column)
+            line += end.to(tl.int32)
+    else:
+        # It may reach over several.
+        TERMS: tl.constexpr = KERNEL * KERNEL * CHANNELS
+        for start in range(0, TERMS, DEPTH):
+            term = start + k
+            line = term // (KERNEL * CHANNELS)
+            column = term // CHANNELS - line * KERNEL
+            there = ((down[:, None] >> line[None, :]) & (right[:, None] >> column[None, :]) & 1) > 0
+            offset = start + line * ((width - KERNEL) * CHANNELS)
+            real = term < TERMS
+            a = _load(read + offset[None, :], there & real[None, :], False)
+            w = _load(factors + start * outputs, (n < outputs)[None, :] & real[:, None], False)
+            total = tl.dot(a, w, total)
+    index = (sample * (rows * columns) + position)[:, None] * outputs + n[None, :]
     inside = (m < count)[:, None] & (n < outputs)[None, :]
     if ADVANCE:
         drive = tl.load(up + index, mask=inside, other=0.0)
@@ -87,6 +124,20 @@ def conv_kernel(
         tl.store(activity + index, a.to(activity.dtype.element_ty), mask=inside)
     else:
         tl.store(sums + index, total, mask=inside)
+
+
+@triton.jit
+def _window(first, last, padding, size, KERNEL: tl.constexpr):
+    """The part of a kernel that is inside for any of the positions from first to last."""
+    begin = tl.maximum(padding - last, 0)
+    end = tl.minimum(size + padding - first, KERNEL)
+    return begin, tl.maximum(end, begin)
+
+
+@triton.jit
+def _load(place, mask, WHOLE: tl.constexpr):
+    """What lies there, 0 where the mask says no; if WHOLE it says yes everywhere."""
+    return tl.load(place) if WHOLE else tl.load(place, mask=mask, other=0.0)
 
 
 @triton.jit

@@ -3,7 +3,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -326,6 +326,20 @@ class FastConv:
         )
 
 
+class Tile(NamedTuple):
+    """What one program of `conv_kernel` adds up: rows x outputs, by `depth` terms at a time."""
+
+    rows: int
+    outputs: int
+    depth: int
+    warps: int = 4
+    stages: int = 4
+
+    def programs(self, count: int, outputs: int) -> int:
+        """How many programs `count` rows and so many outputs need."""
+        return -(-count // self.rows) * -(-outputs // self.outputs)
+
+
 def convolve(
     x: Tensor,
     weights: Tensor,
@@ -338,6 +352,7 @@ def convolve(
     state: Tensor | None = None,
     new_state: Tensor | None = None,
     activity: Tensor | None = None,
+    tile: Tile | None = None,
     **flags: Any,
 ) -> None:
     """Convolve (stride 1) into `sums`, or let a layer move by what comes out of it.
@@ -345,16 +360,16 @@ def convolve(
     Args:
         x: (batch, channels, height, width), channels last. weights: (side, side, channels, out).
         up, ...: if `new_state` is given, arguments of `conv_kernel` for the layer that moves.
+        tile: instead of the one that fits.
     """
     side, _, channels, outputs = weights.shape
     batch, _, height, width = x.shape
     rows, columns = height + 2 * padding - side + 1, width + 2 * padding - side + 1
     count = batch * rows * columns
     numbers = NO_NEURON | {"BINARY": False} | flags
-    tile_rows, tile_outputs, depth = _tile(count, outputs, side * side * channels)
-    programs = -(-count // tile_rows) * -(-outputs // tile_outputs)
+    tile = tile or fitting_tile(count, outputs, side * side * channels)
     unused = sums
-    conv_kernel[(programs,)](
+    conv_kernel[(tile.programs(count, outputs),)](
         x,
         weights,
         sums,
@@ -376,26 +391,29 @@ def convolve(
         HAS_BIAS=bias is not None,
         CHANNELS=channels,
         KERNEL=side,
-        ROWS=tile_rows,
-        OUTPUTS=tile_outputs,
-        DEPTH=depth,
-        num_warps=4,
-        num_stages=4 if programs <= 2 * PROGRAMS else 3,
+        WHOLE=batch % tile.rows == 0 and outputs % tile.outputs == 0,
+        ROWS=tile.rows,
+        OUTPUTS=tile.outputs,
+        DEPTH=tile.depth,
+        num_warps=tile.warps,
+        num_stages=tile.stages,
         enable_fp_fusion=False,
         **numbers,
     )
 
 
-def _tile(count: int, outputs: int, terms: int) -> tuple[int, int, int]:
-    """Rows, outputs and depth of a tile: as large as leaves work for all multiprocessors.
+def fitting_tile(count: int, outputs: int, terms: int) -> Tile:
+    """As large as leaves work for all multiprocessors.
 
     Short sums are read in shallow tiles, of which a multiprocessor holds several at once, those of
     other trainings too.
     """
-    rows, columns = 64, min(128, max(16, 1 << (outputs - 1).bit_length()))
-    while columns > 32 and -(-count // rows) * -(-outputs // columns) < PROGRAMS:
-        columns //= 2
-    return rows, columns, 64 if columns > 64 or terms < 2000 else 128
+    tile = Tile(64, min(128, max(16, 1 << (outputs - 1).bit_length())), 64)
+    while tile.outputs > 32 and tile.programs(count, outputs) < PROGRAMS:
+        tile = tile._replace(outputs=tile.outputs // 2)
+    if tile.programs(count, outputs) > 2 * PROGRAMS:
+        tile = tile._replace(stages=3)
+    return tile if tile.outputs > 64 or terms < 2000 else tile._replace(depth=128)
 
 
 def split_digits(gain: Tensor) -> tuple[Tensor, list[Tensor]]:
