@@ -67,6 +67,24 @@ QUESTIONS = {
         epochs=20,
         seeds=2,
     ),
+    "1fc512-w-a-alphas": Question(
+        "Rates of mnist-1fc512-w-a's two alphas, over all of its training",
+        "mnist-1fc512-w-a",
+        tuple(
+            f"optimizer.lr_scale={rates}"
+            for rates in (
+                [1e-4, 1e-4],
+                [1e-4, 1e-3],
+                [1e-3, 1e-4],
+                [3e-4, 3e-4],
+                [3e-5, 3e-5],
+                [1e-4, 1e-5],
+                [1e-5, 1e-4],
+            )
+        ),
+        epochs=50,
+        seeds=2,
+    ),
     "1fc-w-a-sign": Question(
         "Sign of the nudge of mnist-1fc-w-a", "mnist-1fc-w-a", SIGNS, epochs=20, seeds=2
     ),

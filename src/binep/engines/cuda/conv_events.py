@@ -1,18 +1,19 @@
 # pyright: reportPossiblyUnboundVariable=false, reportGeneralTypeIssues=false
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false
 # pyright: reportOperatorIssue=false, reportCallIssue=false, reportIndexIssue=false
-"""Triton kernels of convolutional couplings between bits, at the cost of what changes.
+"""Triton kernels of couplings between bits, step by step at the cost of what changes.
 
-Maps (sums before pooling) and drives from above are kept. A bit of the layer below that flips
-changes the maps around it; a bit of the layer above that flips, or that wins at another place of
-its pool, changes the drives around both places. Who changed is listed sample by sample; the order
-is left to chance, since all sums are exact.
+Maps (sums before pooling), drives from above and the sums of dense couplings are kept. A bit of the
+layer below that flips changes the maps around it; a bit of the layer above that flips, or that wins
+at another place of its pool, changes the drives around both places. Who changed is listed sample by
+sample; the order is left to chance, since all sums are exact.
 """
 
 import triton
 import triton.language as tl
 
 from binep.engines.cuda.convolving import largest_in_pool, pool_corner
+from binep.engines.cuda.settling import group
 
 SILENT = tl.constexpr(15)  # stands for the place of a bit that is not sent
 
@@ -153,3 +154,52 @@ def up_events_kernel(
             total += tl.sum(w.to(tl.int32) * sign[:, None], 0)
         here = maps + tl.program_id(0) * above + j
         tl.store(here, tl.load(here, mask=j < above, other=0) + total, mask=j < above)
+
+
+@triton.jit
+def dense_events_kernel(
+    flips_below,  # int32, (batch, below): neurons that flipped; -1 - i if to 0
+    counts_below,  # int32, (batch,)
+    flips_above,  # int32, (batch, above)
+    counts_above,
+    turned,  # (below, above)
+    kernel,  # (above, below)
+    up,  # int32, (batch, above), changed in place
+    down,  # int32, (batch, below), changed in place
+    below,
+    above,
+    GROUP: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """Sums of a dense coupling, in both directions, after bits on either side flipped."""
+    sample, tile = tl.program_id(0), tl.program_id(1)
+    tiles = tl.cdiv(above, TILE)
+    if tile < tiles:
+        _add_rows(
+            up + sample * above, turned, flips_below + sample * below,
+            tl.load(counts_below + sample), tile * TILE, above, GROUP, TILE,
+        )  # fmt: skip
+    else:
+        _add_rows(
+            down + sample * below, kernel, flips_above + sample * above,
+            tl.load(counts_above + sample), (tile - tiles) * TILE, below, GROUP, TILE,
+        )  # fmt: skip
+
+
+@triton.jit
+def _add_rows(
+    sums, weights, events, count, start, width, GROUP: tl.constexpr, TILE: tl.constexpr
+):  # fmt: skip
+    """Add (or take away) a part of a row of weights for each event."""
+    if count > 0:
+        j = start + tl.arange(0, TILE)
+        total = tl.zeros((TILE,), tl.int32)
+        for e in range(0, count, GROUP):
+            sign, source, known = group(events, e, count, GROUP)
+            w = tl.load(
+                weights + source[:, None] * width + j[None, :],
+                mask=known[:, None] & (j < width)[None, :],
+                other=0,
+            )
+            total += tl.sum(w.to(tl.int32) * sign[:, None], 0)
+        tl.store(sums + j, tl.load(sums + j, mask=j < width, other=0) + total, mask=j < width)

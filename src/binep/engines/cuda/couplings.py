@@ -12,6 +12,7 @@ from torch.nn.grad import conv2d_weight
 
 from binep.couplings import ConvPool, Dense, Shape
 from binep.engines.cuda.conv_events import (
+    dense_events_kernel,
     down_events_kernel,
     pool_events_kernel,
     up_events_kernel,
@@ -25,6 +26,7 @@ DIGIT_BITS = 10
 DIGITS = 3
 # For kernels whose layer does not move.
 NO_NEURON = {"ENERGY": False, "threshold": 0.5, "sigma": 0.5, "slope": 1.0}
+EVENT_TILE = 512  # neurons whose sums a program brings up to date
 PROGRAMS = 120  # that keep most of a GPU's multiprocessors busy
 
 
@@ -46,6 +48,49 @@ def product(a: Tensor, b: Tensor) -> Tensor:
     return a.float() @ b.float()
 
 
+@dataclass
+class Tensors:
+    """Tensors that a phase changes in place."""
+
+    def clone(self) -> Self:
+        return type(self)(*(getattr(self, each.name).clone() for each in fields(self)))
+
+
+@dataclass
+class Kept(Tensors):
+    """What one convolution between bits keeps from step to step.
+
+    Attributes:
+        maps: int32, sums before pooling. drive: f64, on the layer below.
+        places: uint8, where in its pool each bit above is sent, or that it is not.
+    """
+
+    maps: Tensor
+    drive: Tensor
+    places: Tensor
+
+
+@dataclass
+class KeptSums(Tensors):
+    """The same of a dense coupling: int32, (batch, above) and (batch, below)."""
+
+    up: Tensor
+    down: Tensor
+
+
+class Listed(NamedTuple):
+    """Neurons of a layer to which something happens in a step, sample by sample.
+
+    Attributes:
+        events: int32, (batch, units). counts: int32, (batch,): how many there are.
+        spent: int32, (batch,): those of the step before, to be set to zero.
+    """
+
+    events: Tensor
+    counts: Tensor
+    spent: Tensor
+
+
 class FastDense:
     """A dense coupling: its kernel in the dtype of activities, columns in their memory order."""
 
@@ -55,7 +100,8 @@ class FastDense:
         self.kernel = torch.empty_like(kernel, dtype=dtype)
         # An image below lies in memory channels last; the reference numbers it channels first.
         self.permuted = len(below_shape) == 3
-        # Integer products want their second factor by columns: a copy for each direction.
+        # Integer products want their second factor by columns, and events want rows of both layers:
+        # a copy for each direction.
         self.turned: Tensor | None = None
         if dtype == torch.int8:
             self.turned = torch.empty_like(kernel.T.contiguous(), dtype=dtype)
@@ -80,6 +126,26 @@ class FastDense:
         """Unscaled sums: the scale is applied where the drive is put together."""
         return product(above, self.kernel if self.turned is None else self.turned.T)
 
+    def follow_events(self, kept: KeptSums, below: Listed, above: Listed) -> None:
+        """Bring the sums in both directions up to date, after bits on either side flipped."""
+        assert self.turned is not None
+        (batch, outputs), inputs = kept.up.shape, kept.down.shape[1]
+        tiles = -(-outputs // EVENT_TILE) + -(-inputs // EVENT_TILE)
+        dense_events_kernel[(batch, tiles)](
+            below.events,
+            below.counts,
+            above.events,
+            above.counts,
+            self.turned,
+            self.kernel,
+            kept.up,
+            kept.down,
+            inputs,
+            outputs,
+            GROUP=8,
+            TILE=EVENT_TILE,
+        )
+
     def correlate(self, below: Tensor, above: Tensor, switches: Tensor | None) -> Tensor:
         return self.in_parameter_order(above.float().T @ flat(below).float())
 
@@ -97,34 +163,6 @@ class FastDense:
         channels, height, width = self.below_shape
         contrast = contrast.unflatten(1, (height, width, channels))
         return contrast.permute(0, 3, 1, 2).flatten(1).contiguous()
-
-
-@dataclass
-class Tensors:
-    """Tensors that a phase changes in place."""
-
-    def clone(self) -> Self:
-        return type(self)(*(getattr(self, each.name).clone() for each in fields(self)))
-
-
-@dataclass
-class Kept(Tensors):
-    """What one convolution between bits keeps from step to step.
-
-    Attributes:
-        maps: int32, sums before pooling. drive: f64, on the layer below.
-        places: uint8, where in its pool each bit above is sent, or that it is not.
-        events, counts: bits above that are sent elsewhere than before. flips, flip_counts: bits
-            below that flipped.
-    """
-
-    maps: Tensor
-    drive: Tensor
-    places: Tensor
-    events: Tensor
-    counts: Tensor
-    flips: Tensor
-    flip_counts: Tensor
 
 
 class FastConv:
@@ -217,7 +255,7 @@ class FastConv:
         convolve(maps, self.turned, padding, drive, **advance)
         return drive
 
-    def pool_events(self, above: Tensor, kept: Kept) -> Tensor:
+    def pool_events(self, above: Tensor, kept: Kept, moves: Listed) -> Tensor:
         """Pooled sums of the maps that are kept; lists the bits above that are sent elsewhere."""
         pooled = channels_last(len(above), self.above_shape, torch.float32, above.device)
         self._launch(
@@ -227,23 +265,21 @@ class FastConv:
             above,
             kept.places,
             pooled,
-            kept.events,
-            kept.counts,
-            kept.flip_counts,
+            *moves,
             batch=len(above),
         )
         return pooled
 
-    def down_events(self, kept: Kept) -> None:
+    def down_events(self, kept: Kept, moves: Listed) -> None:
         """Bring the drive on the layer below up to date."""
         (channels, _, columns), (below, height, width) = self.above_shape, self.below_shape
         down_events_kernel[(len(kept.drive) * height * width,)](
-            kept.events,
-            kept.counts,
+            moves.events,
+            moves.counts,
             self.turned,
             self.coupling.synapses.gain.detach().expand(channels).contiguous(),
             kept.drive,
-            kept.events.shape[1],
+            moves.events.shape[1],
             columns,
             channels,
             height,
@@ -256,15 +292,15 @@ class FastConv:
             BELOW=1 << (below - 1).bit_length(),
         )
 
-    def up_events(self, kept: Kept) -> None:
+    def up_events(self, kept: Kept, flips: Listed) -> None:
         """Bring the maps up to date."""
         (height, width), (below, _, below_width) = self.map_shape, self.below_shape
         up_events_kernel[(len(kept.maps) * height * width,)](
-            kept.flips,
-            kept.flip_counts,
+            flips.events,
+            flips.counts,
             self.kernel,
             kept.maps,
-            kept.flips.shape[1],
+            flips.events.shape[1],
             below_width,
             below,
             height,

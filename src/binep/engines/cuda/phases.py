@@ -15,8 +15,6 @@ from binep.gradients import EquilibriumPropagation
 from binep.network import Network
 from binep.neurons import Heaviside
 
-# Lists that kernels fill: neurons, how many a sample, and other counts to set to zero.
-Flips = tuple[Tensor, Tensor, Tensor]
 Nudge = tuple[Tensor, Tensor, Tensor]  # target, signed beta, the state a constant nudge pulls at
 
 
@@ -28,7 +26,7 @@ class Phase:
         state: s1..sN. activity: what they send, in the products' dtype.
         residual: f32, the last step's largest change, one for each sample or one for all.
         ran: int32, like `residual`: steps after which nothing moved any more.
-        carried: what `Events` (`Sums`), `ConvEvents` (`Kept` by coupling) and `Deltas` (`Traffic`)
+        carried: what `Events` (`Sums`), `ConvEvents` (`Kept`, `KeptSums`) and `Deltas` (`Traffic`)
             go on with.
     """
 

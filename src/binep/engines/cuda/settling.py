@@ -274,7 +274,7 @@ def _add_tiles(sums, weights, width, events, count, GROUP: tl.constexpr, TILE: t
         j = start + tl.arange(0, TILE)
         total = tl.zeros((TILE,), tl.int32)
         for e in range(0, count, GROUP):
-            sign, source, known = _group(events, e, count, GROUP)
+            sign, source, known = group(events, e, count, GROUP)
             w = tl.load(
                 weights + source[:, None] * width + j[None, :],
                 mask=known[:, None] & (j < width)[None, :],
@@ -303,7 +303,7 @@ def _add_words(sums, weights, width, events, count, GROUP: tl.constexpr, TILE: t
         d = tl.zeros((TILE,), tl.int32)
         balance = 0
         for e in range(0, count, GROUP):
-            sign, source, known = _group(events, e, count, GROUP)
+            sign, source, known = group(events, e, count, GROUP)
             balance += tl.sum(sign, 0)
             w = tl.load(
                 words + source[:, None] * (width // 4) + j[None, :],
@@ -328,7 +328,7 @@ def _add_words(sums, weights, width, events, count, GROUP: tl.constexpr, TILE: t
 
 
 @triton.jit
-def _group(events, e, end, GROUP: tl.constexpr):
+def group(events, e, end, GROUP: tl.constexpr):
     """Some events: +1 or -1 (0 past the end), the neurons that flipped, whether they are known."""
     k = e + tl.arange(0, GROUP)
     event = tl.load(events + k, mask=k < end, other=0)

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from binep.dynamics import EnergyBased, Prototypical
-from binep.engines.cuda.couplings import FastConv, FastDense, launch
+from binep.engines.cuda.couplings import FastConv, FastDense, Listed, launch
 from binep.engines.cuda.kernels import advance_kernel, top_kernel
 from binep.engines.cuda.phases import (
-    Flips,
     Nudge,
     Phase,
     Relaxing,
@@ -175,7 +174,7 @@ class Stepwise(Relaxing):
         down: Tensor | None,
         state: Tensor,
         nudge: Nudge | None = None,
-        flips: "Flips | None" = None,
+        flips: Listed | None = None,
     ) -> tuple[Tensor, Tensor]:
         """A layer's next state and activity.
 
