@@ -1,25 +1,26 @@
 """The packed engine: mini-batches of binary activations, bit for bit as the reference has them."""
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from binep import metrics
-from binep.couplings import Dense, levels
+from binep.couplings import ConvPool, Dense, levels
 from binep.dynamics import EnergyBased
 from binep.engines.activity import Activity
 from binep.engines.in_place import InPlaceEngine
 from binep.engines.packed import learning as learn
 from binep.engines.packed.jit import announce, kernel_threads, run_shares
 from binep.engines.packed.layout import Layout, fan_in
+from binep.engines.packed.pixels import convolve_share
 from binep.engines.packed.relaxing import Found, Motion, Synapses, relax_share
 from binep.errors import BinepError
 from binep.gradients import Learning
 from binep.metrics import Tally
-from binep.network import Clamped, Network
+from binep.network import Network
 from binep.neurons import Heaviside
 from binep.optim import Optimizers
 from binep.relaxation import Relaxation
@@ -28,6 +29,21 @@ Array = Any
 
 # Sums stay exact in float32, as the reference's do, below this.
 LARGEST_SUM = 2**24
+
+
+class Input(NamedTuple):
+    """A clamped mini-batch and what it exerts on the first layer, in its packed order.
+
+    Attributes:
+        x: (batch, *input_shape).
+        drive: float32, (batch, cells); nothing where relaxing sums the pixels itself.
+        switches: int32, (batch, cells), those of a pool; nothing where there is none. Pixels have
+            them for every convolution: each neuron's own place if none pools.
+    """
+
+    x: Tensor
+    drive: Array
+    switches: Array
 
 
 class PackedEngine(InPlaceEngine):
@@ -125,13 +141,37 @@ class PackedEngine(InPlaceEngine):
 
     # --- relaxation -----------------------------------------------------------------------------
 
-    def _clamp(self, x: Tensor) -> Clamped:
-        """The clamped input; its drive is left empty where the kernel sums the pixels itself."""
+    def _clamp(self, x: Tensor) -> Input:
         self._load()
         x = self.network.check(x)
-        if not x.is_floating_point() and not self._layout.wiring.conv[0]:
-            return Clamped(x, torch.empty(0), None)
-        return self.network.clamp(x)
+        first, coupling = self._layout.layers[0], self.network.couplings[0]
+        drive, switches = np.empty((0, 0), np.float32), np.empty((0, 0), np.int32)
+        if x.is_floating_point():
+            real_drive, real_switches = coupling.up(x)
+            drive = first.spread(real_drive.flatten(1).numpy())
+            if real_switches is not None:
+                switches = first.spread(real_switches.flatten(1).numpy().astype(np.int32))
+        elif isinstance(coupling, ConvPool):
+            drive = np.empty((len(x), first.cells), np.float32)
+            switches = np.empty((len(x), first.cells), np.int32)
+            cells, signs = 64 * first.words, coupling.signs.detach().movedim(0, -1).numpy()
+            run_shares(
+                convolve_share,
+                x.to(torch.uint8).contiguous().numpy(),
+                np.pad(signs, [(0, 0)] * 3 + [(0, cells - first.channels)]),
+                (coupling.padding, coupling.pool, first.rows, first.cols),
+                self._pixel_gain(x)[:cells],
+                self._synapses.bias[:cells],
+                drive,
+                switches,
+            )
+        return Input(x, drive, switches)
+
+    def _pixel_gain(self, x: Tensor) -> Array:
+        """What sums over the input are scaled with, a neuron of the first layer."""
+        first = self._layout.layers[0]
+        gain = self.network.couplings[0].scale.detach() / levels(x)
+        return first.spread(np.broadcast_to(gain.numpy(), (first.channels,)))
 
     def _load(self) -> None:
         """Pack the signs again where the network's have been changed by someone else."""
@@ -159,7 +199,7 @@ class PackedEngine(InPlaceEngine):
                 )
 
     def _phases(
-        self, clamped: Clamped, target: Tensor, beta: float | None, *, keep: bool = False
+        self, clamped: Input, target: Tensor, beta: float | None, *, keep: bool = False
     ) -> tuple[Found, list[int]]:
         """Run the free phase and, with a beta, the nudged ones; and how many steps each took."""
         ep = self.learning
@@ -182,7 +222,7 @@ class PackedEngine(InPlaceEngine):
 
     def _run(
         self,
-        clamped: Clamped,
+        clamped: Input,
         target: Tensor,
         beta: float | None,
         steps: list[int],
@@ -194,16 +234,11 @@ class PackedEngine(InPlaceEngine):
         threads = kernel_threads()
         if self._samples is None or len(self._samples.s) != 3 * threads:
             self._samples = layout.samples(3 * threads)
-        first, cells = layout.layers[0], layout.cells
-        drives = np.empty((0, 0), np.float32)
-        pixels = np.empty((0, 0), np.uint8)
-        pixel_gain = np.empty(0, np.float32)
-        if len(clamped.drive):
-            drives = first.spread(clamped.drive.flatten(1).numpy())
-        else:
-            pixels = _pixels(clamped.x)
-            gain = self.network.couplings[0].scale.detach() / levels(clamped.x)
-            pixel_gain = first.spread(np.broadcast_to(gain.numpy(), (first.channels,)))
+        cells, x = layout.cells, clamped.x
+        # Where there is no drive yet, the kernel sums the pixels.
+        summed = len(clamped.drive) > 0
+        pixels = np.empty((0, 0), np.uint8) if summed else _pixels(x)
+        pixel_gain = np.empty(0, np.float32) if summed else self._pixel_gain(x)
         found = Found(
             bits=np.empty((3, batch, cells // 64), np.uint64),
             switches=np.empty((3, batch if layout.hidden_conv else 0, cells), np.int32),
@@ -219,7 +254,7 @@ class PackedEngine(InPlaceEngine):
             self._synapses,
             self._motion,
             self._samples,
-            drives,
+            clamped.drive,
             pixels,
             pixel_gain,
             target.contiguous().numpy(),
@@ -242,7 +277,7 @@ class PackedEngine(InPlaceEngine):
 
     # --- learning -------------------------------------------------------------------------------
 
-    def _learn(self, clamped: Clamped, found: Found, base: int, span: float) -> list[int]:
+    def _learn(self, clamped: Input, found: Found, base: int, span: float) -> list[int]:
         """Step Bop on every coupling and leave the gradients of biases and scales in `.grad`."""
         plus, minus, batch = found.bits[1], found.bits[base], len(clamped.x)
         contrast = learn.contrast_bits(plus, minus)
@@ -258,7 +293,7 @@ class PackedEngine(InPlaceEngine):
                 coupling.bias.grad = -1 / (span * batch) * difference
         return self._in_order(flips)
 
-    def _bop(self, n: int, clamped: Clamped, found: Found, base: int, factor: float) -> int:
+    def _bop(self, n: int, clamped: Input, found: Found, base: int, factor: float) -> int:
         coupling, layer = self.network.couplings[n], self._layout.layers[n]
         if n == 0 and clamped.x.is_floating_point():
             return self._bop_real(clamped, found, base, factor)
@@ -305,7 +340,7 @@ class PackedEngine(InPlaceEngine):
         self,
         n: int,
         bopping: learn.Bopping,
-        clamped: Clamped,
+        clamped: Input,
         found: Found,
         base: int,
         overlaps: Array,
@@ -330,8 +365,7 @@ class PackedEngine(InPlaceEngine):
         below, pixels = layout.below(n), np.empty((0, 0, 0, 0), np.uint8)
         if n == 0:
             pixels = clamped.x.to(torch.uint8).numpy()
-            switches = self._first_switches(clamped)
-            plus_switches = minus_switches = switches
+            plus_switches = minus_switches = clamped.switches
         else:
             plus_switches, minus_switches = found.switches[1], found.switches[base]
         window = learn.Window(
@@ -358,30 +392,20 @@ class PackedEngine(InPlaceEngine):
         )
         return _sums(shares)
 
-    def _first_switches(self, clamped: Clamped) -> Array:
-        """The first pool's switches in the packed layout; each neuron's own place if none pools."""
-        layer = self._layout.layers[0]
-        if clamped.switches is not None:
-            switches = clamped.switches.flatten(1).numpy().astype(np.int32)
-        else:
-            places = np.arange(layer.places, dtype=np.int32)
-            switches = np.tile(places, (len(clamped.x), layer.channels))
-        return layer.spread(switches)
-
-    def _bop_real(self, clamped: Clamped, found: Found, base: int, factor: float) -> int:
+    def _bop_real(self, clamped: Input, found: Found, base: int, factor: float) -> int:
         """The first coupling's step for real inputs: sums of real numbers, as the reference's."""
         coupling, layer = self.network.couplings[0], self._layout.layers[0]
         bop, group = self._bop_of(0)
         first, last = layer.span
+        shape, switches = (len(clamped.x), *self.network.layer_shapes[0]), None
+        if len(clamped.switches):
+            switches = torch.from_numpy(layer.gather(clamped.switches)).long().reshape(shape)
 
         def correlate(bits: Array) -> Tensor:
             words = np.ascontiguousarray(bits[:, first:last])
             cells = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")
             above = torch.from_numpy(layer.gather(cells)).bool()
-            shape = self.network.layer_shapes[0]
-            return coupling.correlate(
-                clamped.x, above.reshape(len(above), *shape), clamped.switches
-            )
+            return coupling.correlate(clamped.x, above.reshape(shape), switches)
 
         contrast = correlate(found.bits[1])
         contrast -= correlate(found.bits[base])
