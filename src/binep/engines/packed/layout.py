@@ -186,7 +186,11 @@ class Layout:
         windows = [
             int(wiring.kernel[n] ** 2 * self.below(n).words * 64) for n in range(len(self.layers))
         ]
-        listed = 8 + max(self.input.cells, *windows, *(layer.cells for layer in self.layers))
+        # A neuron above a convolution may move from one map position to another.
+        largest = max(layer.cells for layer in self.layers)
+        moves = 2 * largest if self.hidden_conv else 0
+        listed = 8 + max(self.input.cells, *windows, largest, moves)
+        positions = int(max(wiring.map_rows * wiring.map_cols))
         top = self.layers[-1].cells
 
         def room(size: int, kind: Any) -> Array:
@@ -219,11 +223,14 @@ class Layout:
             planes=room((2 * LEVELS + 1) * widest, np.uint64),
             rows=room(listed, np.int64),
             inverted=room(listed, np.uint64),
-            dirty=room(int(max(wiring.map_rows * wiring.map_cols)), np.bool_),
+            dirty=room(positions, np.bool_),
             before=room(64, np.float32),
-            tags=room(cells, np.int64),
+            tags=room(max(cells, moves), np.int64),
             flags=room(cells, np.uint64),
-            bounds=room(2 + max(layer.places for layer in self.layers), np.int64),
+            bounds=room(2 + max(positions, *(layer.places for layer in self.layers)), np.int64),
+            filled=room(positions, np.int64),
+            amounts=room(moves, np.float64),
+            twice=room(moves, np.float64),
         )
 
     @property

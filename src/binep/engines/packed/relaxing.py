@@ -133,7 +133,8 @@ class Sample(NamedTuple):
             one that rests has been taken; `_FOREVER` if it has come to a standstill. fresh: layers
             whose drives are changing, (layers,).
         digits: the pixels that are not 0, see `_list_digits`.
-        planes, rows, inverted, dirty, before, tags, flags, bounds: workspace.
+        planes, rows, inverted, dirty, before, tags, flags, bounds, filled, amounts,
+            twice: workspace.
     """
 
     s: Array
@@ -167,6 +168,9 @@ class Sample(NamedTuple):
     tags: Array
     flags: Array
     bounds: Array
+    filled: Array
+    amounts: Array
+    twice: Array
 
 
 class Found(NamedTuple):
@@ -514,70 +518,106 @@ def _pool(wiring, synapses, sample, link):
 
 
 @inner
-def _put(wiring, synapses, sample, link, c, q, amount):
-    """Add `amount` times channel c's kernel, at map position q, to what is sent down."""
-    below = link - 1
-    side, pad, words = (wiring.kernel[link], wiring.padding[link], wiring.down_words[link])
-    oy, ox = q // wiring.map_cols[link], q % wiring.map_cols[link]
-    for ky in range(side):
-        y = oy + ky - pad
-        if y < 0 or y >= wiring.rows[below]:
-            continue
-        for kx in range(side):
-            x = ox + kx - pad
-            if x < 0 or x >= wiring.cols[below]:
-                continue
-            place = y * wiring.cols[below] + x
-            row = wiring.down_at[link] + (c * side * side + ky * side + kx) * words
-            at = wiring.start[below] + place * 64 * wiring.words[below]
-            for w in range(wiring.words[below]):
-                add_where(sample.tug, at + 64 * w, synapses.bits[row + w], 2 * amount)
-            sample.lean[wiring.start[below] // 64 + place] += amount
+def _count_moves(wiring, sample, link):
+    """How many neurons above a conv coupling are to be sent from a map position, or no longer.
 
-
-@inner
-def _send_down_conv(wiring, synapses, sample, link, anew):
-    """`down = sum of scale * kernel` over active neurons above, each from where its switch points.
-
-    Sums of float32 scales of like size are exact in float64, in any order.
+    Leaves in `bounds[q + 1]` how many of them at position q.
     """
-    below, cells = link - 1, 64 * wiring.words[link]
-    begin, end = wiring.start[link], wiring.start[link + 1]
-    places = wiring.rows[below] * wiring.cols[below]
+    _fill(sample.bounds, 0, wiring.map_rows[link] * wiring.map_cols[link] + 1, 0)
     moves = 0
-    for word in range(begin // 64, end // 64):
+    for word in range(wiring.start[link] // 64, wiring.start[link + 1] // 64):
         rest = sample.bits[word] | sample.lit[word]
         while rest:
             j = 64 * word + lowest(rest)
             rest &= rest - np.uint64(1)
             on = (sample.bits[word] >> np.uint64(j % 64)) & np.uint64(1)
             old, wanted = sample.placed[j], sample.switches[j] if on else np.int32(-1)
-            moves += ((old >= 0) + (wanted >= 0)) if old != wanted else 0
-    if anew or sample.active[link] < moves:
-        _fill(sample.placed, begin, end, -1)
-        _fill(sample.tug, wiring.start[below], wiring.start[link], 0)
-        _fill(sample.lean, wiring.start[below] // 64, wiring.start[below] // 64 + places, 0)
-    elif moves == 0:
-        return False
-    for word in range(begin // 64, end // 64):
+            if old != wanted:
+                if old >= 0:
+                    sample.bounds[old + 1] += 1
+                    moves += 1
+                if wanted >= 0:
+                    sample.bounds[wanted + 1] += 1
+                    moves += 1
+    return moves
+
+
+@inner
+def _sort_moves(wiring, synapses, sample, link):
+    """Put the moves in order of map position, and do them: `placed` and `lit` are up to date then.
+
+    Those at position q are `bounds[q]` to `bounds[q + 1]`: the rows `tags` of their channel, and
+    in `amounts` their scale, taken away where it is negative.
+    """
+    positions = wiring.map_rows[link] * wiring.map_cols[link]
+    begin, cells = wiring.start[link], 64 * wiring.words[link]
+    length = wiring.kernel[link] * wiring.kernel[link] * wiring.down_words[link]
+    for q in range(positions):
+        sample.bounds[q + 1] += sample.bounds[q]
+        sample.filled[q] = sample.bounds[q]
+    for word in range(begin // 64, wiring.start[link + 1] // 64):
         rest = sample.bits[word] | sample.lit[word]
         sample.lit[word] = sample.bits[word]
         while rest:
             j = 64 * word + lowest(rest)
             rest &= rest - np.uint64(1)
             on = (sample.bits[word] >> np.uint64(j % 64)) & np.uint64(1)
-            wanted = sample.switches[j] if on else np.int32(-1)
-            if sample.placed[j] != wanted:
-                c, scale = (j - begin) % cells, np.float64(synapses.gain[j])
-                if sample.placed[j] >= 0:
-                    _put(wiring, synapses, sample, link, c, sample.placed[j], -scale)
-                if wanted >= 0:
-                    _put(wiring, synapses, sample, link, c, wanted, scale)
-                sample.placed[j] = wanted
-    wide = 64 * wiring.words[below]
-    for place in range(places):
+            old, wanted = sample.placed[j], sample.switches[j] if on else np.int32(-1)
+            if old == wanted:
+                continue
+            row, scale = (j - begin) % cells * length, np.float64(synapses.gain[j])
+            if old >= 0:
+                sample.tags[sample.filled[old]] = row
+                sample.amounts[sample.filled[old]] = -scale
+                sample.filled[old] += 1
+            if wanted >= 0:
+                sample.tags[sample.filled[wanted]] = row
+                sample.amounts[sample.filled[wanted]] = scale
+                sample.filled[wanted] += 1
+            sample.placed[j] = wanted
+
+
+@inner
+def _send_down_conv(wiring, synapses, sample, link, anew):
+    """`down = sum of scale * kernel` over active neurons above, each from where its switch points.
+
+    Sums of float32 scales of like size are exact in float64, in any order. Returns whether any
+    changed.
+    """
+    below = link - 1
+    side, pad, words = wiring.kernel[link], wiring.padding[link], wiring.down_words[link]
+    map_rows, map_cols = wiring.map_rows[link], wiring.map_cols[link]
+    rows, cols, wide = wiring.rows[below], wiring.cols[below], 64 * wiring.words[below]
+    leaning = wiring.start[below] // 64
+    moves = _count_moves(wiring, sample, link)
+    anew = anew or sample.active[link] < moves
+    if anew:
+        _fill(sample.placed, wiring.start[link], wiring.start[link + 1], -1)
+        _fill(sample.tug, wiring.start[below], wiring.start[link], 0)
+        _fill(sample.lean, leaning, leaning + rows * cols, 0)
+        _count_moves(wiring, sample, link)
+    elif moves == 0:
+        return False
+    _sort_moves(wiring, synapses, sample, link)
+    for place in range(rows * cols):
+        y, x = place // cols + pad, place % cols + pad
+        near, lean = 0, np.float64(0)
+        for oy in range(max(0, y - side + 1), min(map_rows, y + 1)):
+            for ox in range(max(0, x - side + 1), min(map_cols, x + 1)):
+                q = oy * map_cols + ox
+                base = wiring.down_at[link] + ((y - oy) * side + x - ox) * words
+                for n in range(sample.bounds[q], sample.bounds[q + 1]):
+                    sample.rows[near] = base + sample.tags[n]
+                    sample.twice[near] = 2 * sample.amounts[n]
+                    lean += sample.amounts[n]
+                    near += 1
+        if near == 0 and not anew:
+            continue
         at = wiring.start[below] + place * wide
-        end, lean = (at + wiring.channels[below], sample.lean[wiring.start[below] // 64 + place])
+        for w in range(words):
+            add_where(sample.tug, at + 64 * w, synapses.bits, w, sample.rows, sample.twice, near)
+        sample.lean[leaning + place] += lean
+        lean, end = sample.lean[leaning + place], at + wiring.channels[below]
         tug, down = sample.tug[at:end], sample.down[at:end]
         for c in range(len(down)):
             down[c] = np.float32(tug[c] - lean)
@@ -921,6 +961,9 @@ def _nth(samples, n):
         samples.tags[n],
         samples.flags[n],
         samples.bounds[n],
+        samples.filled[n],
+        samples.amounts[n],
+        samples.twice[n],
     )
 
 

@@ -170,20 +170,44 @@ def expand(
 
 
 @intrinsic
-def add_where(typing_context: Any, sums: Any, index: Any, word: Any, value: Any) -> Any:
-    """`sums[index + j] += value` where bit j of the word is 1, j < 64; float64."""
-    signature = types.void(sums, index, types.uint64, types.float64)
+def add_where(
+    typing_context: Any,
+    sums: Any,
+    index: Any,
+    matrix: Any,
+    word: Any,
+    rows: Any,
+    values: Any,
+    count: Any,
+) -> Any:
+    """`sums[index + j] += values[n]` where bit j of `matrix[rows[n] + word]` is 1, n < count.
+
+    For 64 sums, j < 64, in float64; they stay in registers meanwhile.
+    """
+    signature = types.void(sums, index, matrix, word, rows, values, count)
 
     def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        sums, index, word, value = args
-        value = _splat(builder, value, _DOUBLES)
+        sums_type, _, matrix_type, _, rows_type, values_type, _ = signature.args
+        sums, index, matrix, word, rows, values, count = args
         zero = ir.Constant(_DOUBLES, [0.0] * 8)
+        spots, totals = [], []
         for n in range(0, 64, 8):
             where = builder.add(index, ir.Constant(index.type, n))
-            spot = _place(context, builder, signature.args[0], sums, where, _DOUBLES)
-            byte = builder.trunc(builder.lshr(word, ir.Constant(_WORD, n)), ir.IntType(8))
-            add = builder.select(_mask(builder, byte), value, zero)
-            builder.store(builder.fadd(builder.load(spot, align=8), add), spot, align=8)
+            spots.append(_place(context, builder, sums_type, sums, where, _DOUBLES))
+            totals.append(cgutils.alloca_once_value(builder, builder.load(spots[-1], align=8)))
+        with cgutils.for_range(builder, count) as loop:
+            row = builder.load(_place(context, builder, rows_type, rows, loop.index, _WORD))
+            spot = _place(context, builder, matrix_type, matrix, builder.add(row, word), _WORD)
+            bits = _mask(builder, builder.load(spot))
+            spot = _place(context, builder, values_type, values, loop.index, ir.DoubleType())
+            value = _splat(builder, builder.load(spot), _DOUBLES)
+            for n, total in enumerate(totals):
+                order = ir.Constant(ir.VectorType(ir.IntType(32), 8), list(range(8 * n, 8 * n + 8)))
+                eight = builder.shuffle_vector(bits, bits, order)
+                add = builder.select(eight, value, zero)
+                builder.store(builder.fadd(builder.load(total), add), total)
+        for spot, total in zip(spots, totals, strict=True):
+            builder.store(builder.load(total), spot, align=8)
         return context.get_dummy_value()
 
     return signature, code
