@@ -360,7 +360,8 @@ class PackedEngine(InPlaceEngine):
                 # Pages that are never written to take no memory.
                 lists = self._lists[n] = np.empty(shape, np.int32)
             spans = (below.span, layer.span, self._synapse[n], columns)
-            args = (bopping, plus, minus, *spans, lists, overlaps)
+            in_order = below.places == 1
+            args = (bopping, plus, minus, *spans, in_order, lists, overlaps)
             return _sums(run_shares(learn.learn_dense_share, *args))
         below, pixels = layout.below(n), np.empty((0, 0, 0, 0), np.uint8)
         if n == 0:

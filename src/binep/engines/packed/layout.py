@@ -8,7 +8,8 @@ import numpy as np
 from torch import Tensor
 
 from binep.couplings import ConvPool, Coupling
-from binep.engines.packed.relaxing import LEVELS, Sample, Wiring
+from binep.engines.packed.counting import LEVELS
+from binep.engines.packed.relaxing import Sample, Wiring
 from binep.network import Network
 
 Array = Any

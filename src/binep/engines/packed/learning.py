@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from binep.engines.packed.counting import LEVELS, count_rows, fill
 from binep.engines.packed.jit import inner, kernel
 from binep.engines.packed.simd import lowest
 
@@ -21,6 +22,11 @@ Array = Any
 
 _EMPTY = np.int32(-(2**31))
 _ONE = np.uint64(1)
+_ALL, _NONE = np.uint64(0xFFFFFFFFFFFFFFFF), np.uint64(0)
+# Of a word of neurons below: so many listed ones take as long as adding and reading whole rows.
+_LISTED = 12
+# A function is compiled again for every constant that it is given: these are none.
+_int = np.int64
 
 
 class Bopping(NamedTuple):
@@ -60,14 +66,15 @@ def _patch(bopping, up_row, i, down_row, j):
 
 
 @inner
-def _bop_row(bopping, i, contrast, columns, taps):
-    """Bop on all synapses of neuron (or channel) i above; clears the contrast, (fan-in,).
+def _bop_row(bopping, i, first, contrast, columns, taps):
+    """Bop on the synapses of neuron (or channel) i above, from `first` on; clears their contrast.
 
     `columns`: of a dense coupling, where each synapse's neuron stands in the packed layer below. Of
     a conv coupling it is empty, and a synapse is (channel below, tap), with `taps` of them.
-    Returns flips and `<signs, contrast>` of the row.
+    Returns flips and `<signs, contrast>` of these.
     """
-    momentum, signs = bopping.momentum[i], bopping.signs[i]
+    end = first + len(contrast)
+    momentum, signs = bopping.momentum[i, first:end], bopping.signs[i, first:end]
     flips, overlap = 0, 0
     for j in range(len(contrast)):
         m = _moved(bopping, momentum[j], contrast[j])
@@ -79,7 +86,7 @@ def _bop_row(bopping, i, contrast, columns, taps):
         for j in range(len(contrast)):
             m = momentum[j]
             if abs(m) > bopping.bound and (m > 0) == (signs[j] > 0):
-                _flip(bopping, i, j, columns, taps)
+                _flip(bopping, i, first + j, columns, taps)
     for j in range(len(contrast)):
         contrast[j] = 0
     return flips, overlap
@@ -161,19 +168,29 @@ def _bop_touched(bopping, i, contrast, touched, count, synapse, columns):
     return flips, overlap, coincidences
 
 
+@inner
+def _pack_rows(to, width, row, words, others):
+    """Write the bits that are 1 in `words` and 0 in `others` as row number `row`."""
+    part = to[row * width : row * width + len(words)]
+    for w in range(len(words)):
+        part[w] = words[w] & ~others[w]
+
+
 @kernel
 def learn_dense_share(
-    bopping, plus, minus, below, above, synapse, columns, lists, overlaps, threads, thread
+    bopping, plus, minus, below, above, synapse, columns, in_order, lists, overlaps, threads, thread
 ):
     """One step of Bop on a dense coupling of bits, on one of n parts of the layer below.
 
     `d_ij = sum_b (plus_i plus_j - minus_i minus_j)`: where neuron i is active in both phases only
-    the bits below that differ count, otherwise all bits of the phase in which it is active.
+    the bits below that differ count, otherwise all bits of the phase in which it is active. They
+    are listed, and each adds to its entry; or, where that is less work, counted by whole rows.
 
     Args:
         plus, minus: packed activities of the two phases, (batch, words).
         below, above: first word and one past the last of the two layers.
         synapse, columns: places in the packed layer below to columns of the weight, and back.
+        in_order: whether the two are the same.
         lists: workspace, (threads, 4 batch neurons below).
         overlaps: `<signs, contrast>` of each neuron above, (threads, above), an output.
     Returns flips, and how many entries of the momentum were touched.
@@ -181,8 +198,11 @@ def learn_dense_share(
     batch, words = len(plus), below[1] - below[0]
     begin, end = words * thread // threads, words * (thread + 1) // threads
     nothing = np.zeros(end - begin, np.uint64)
-    # Active below, of each sample: in plus, in minus, only in plus, only in minus.
+    width = (end - begin + 7) // 8 * 8
+    # Active below, of each sample: in plus, in minus, only in plus, only in minus. Packed, they
+    # stand behind a row of zeros.
     listed, bounds, length = lists[thread], np.zeros(4 * batch + 1, np.int64), 0
+    packed = np.zeros((4 * batch + 1) * width, np.uint64)
     for b in range(batch):
         p = plus[b, below[0] + begin : below[0] + end]
         m = minus[b, below[0] + begin : below[0] + end]
@@ -191,12 +211,18 @@ def learn_dense_share(
             other = nothing if which < 2 else (m if which == 2 else p)
             length = _list_only(one, other, 64 * begin, listed, length)
             bounds[4 * b + which + 1] = length
+            _pack_rows(packed, width, 4 * b + which + 1, one, other)
     cells, all_flips, entries = 64 * words, 0, 0
     contrast = np.empty(cells, np.int32)
     for j in range(cells):
         contrast[j] = _EMPTY
     touched = np.empty(cells, np.int32)
     up, down = np.int32(1), np.int32(-1)
+    planes = np.zeros((2 * LEVELS + 1) * width, np.uint64)
+    rows, inverted = np.empty(2 * batch + 8, np.int64), np.empty(2 * batch + 8, np.uint64)
+    chosen, totals = np.empty(2 * batch, np.int64), np.zeros(64 * width, np.int32)
+    first = _int(64 * begin)
+    synapses = max(0, min(64 * end, bopping.signs.shape[1]) - first)
     for word in range(above[0], above[1]):
         union = np.uint64(0)
         for b in range(batch):
@@ -204,18 +230,36 @@ def learn_dense_share(
         while union:
             bit = lowest(union)
             union &= union - _ONE
-            i, count = 64 * (word - above[0]) + bit, 0
+            i, count, lines, work, fallen = 64 * (word - above[0]) + bit, 0, 0, 0, 0
             for b in range(batch):
                 in_plus = (plus[b, word] >> np.uint64(bit)) & _ONE
                 in_minus = (minus[b, word] >> np.uint64(bit)) & _ONE
-                if in_plus:
-                    which = 4 * b + (2 if in_minus else 0)
-                    for n in range(bounds[which], bounds[which + 1]):
-                        count = _bump(contrast, touched, count, listed[n], up)
-                if in_minus:
-                    which = 4 * b + (3 if in_plus else 1)
-                    for n in range(bounds[which], bounds[which + 1]):
-                        count = _bump(contrast, touched, count, listed[n], down)
+                for sign in range(2):
+                    if not (in_plus if sign == 0 else in_minus):
+                        continue
+                    which = 4 * b + sign + (2 if in_plus and in_minus else 0)
+                    some = bounds[which + 1] - bounds[which]
+                    if some:
+                        chosen[lines], work = which, work + some
+                        rows[lines] = (which + 1) * width
+                        inverted[lines] = _NONE if sign == 0 else _ALL
+                        fallen += sign
+                        lines += 1
+            if in_order and work > _LISTED * (end - begin):
+                count_rows(packed, rows, inverted, lines, width, planes, totals, 0, -fallen)
+                for j in range(synapses):
+                    entries += totals[j] != 0
+                flips, overlaps[thread, i] = _bop_row(
+                    bopping, i, first, totals[:synapses], columns, 1
+                )
+                fill(totals, synapses, len(totals), 0)
+                all_flips += flips
+                continue
+            for n in range(lines):
+                which = chosen[n]
+                change = up if which % 2 == 0 else down
+                for k in range(bounds[which], bounds[which + 1]):
+                    count = _bump(contrast, touched, count, listed[k], change)
             flips, overlaps[thread, i], coincidences = _bop_touched(
                 bopping, i, contrast, touched, count, synapse, columns
             )
@@ -253,7 +297,7 @@ def learn_pixels_share(bopping, pixels, plus, minus, above, columns, overlaps, t
                 image, change = pixels[b], np.int32(1) if p else np.int32(-1)
                 for j in range(features):
                     contrast[j] += change * np.int32(image[j])
-            flips, overlaps[i] = _bop_row(bopping, i, contrast, columns, 1)
+            flips, overlaps[i] = _bop_row(bopping, i, _int(0), contrast, columns, 1)
             all_flips += flips
             entries += features
     return all_flips, entries
@@ -369,7 +413,7 @@ def learn_conv_share(
                         if m:
                             _add_window(contrast, window, m_below, nothing, m_q, np.int32(-1))
         if touched:
-            flips, overlaps[i] = _bop_row(bopping, i, contrast, none, taps)
+            flips, overlaps[i] = _bop_row(bopping, i, _int(0), contrast, none, taps)
             all_flips += flips
             entries += window.channels * taps
     return all_flips, entries

@@ -16,9 +16,17 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 
+from binep.engines.packed.counting import (
+    add_rows,
+    binary_digits,
+    clear_planes,
+    copy_into,
+    count_rows,
+    fill,
+    finish_planes,
+)
 from binep.engines.packed.jit import inner, kernel
 from binep.engines.packed.simd import (
-    add_eight_rows,
     add_where,
     advance_free,
     advance_many,
@@ -33,8 +41,6 @@ from binep.engines.packed.simd import (
 
 Array = Any
 
-# Binary digits of the largest sum: float32 holds integers below 2**24.
-LEVELS = 25
 _FOREVER = 1 << 62
 # Cycles that 512 bits take, and a row of them besides: to compare with others and count, and to be
 # added to counters. Only their ratios matter, and roughly.
@@ -197,150 +203,6 @@ class Found(NamedTuple):
 _int = np.int64
 
 
-# --- sums of packed rows ------------------------------------------------------------------------
-
-
-@inner
-def _digits(number):
-    """How many binary digits a number has."""
-    digits = 0
-    while number > 0:
-        number >>= 1
-        digits += 1
-    return digits
-
-
-@inner
-def _fill(array, begin, end, value):
-    """`array[begin:end] = value`; Numba takes seconds to compile that.
-
-    Loops run over slices from 0 on: where an index might be negative, they are not vectorised.
-    """
-    part = array[begin:end]
-    for n in range(len(part)):
-        part[n] = value
-
-
-@inner
-def _copy_into(array, begin, source, first, count):
-    """`array[begin : begin + count] = source[first : first + count]`."""
-    to, part = array[begin : begin + count], source[first : first + count]
-    for n in range(len(to)):
-        to[n] = part[n]
-
-
-@inner
-def _clear_planes(planes, words, levels):
-    for n in range(levels):
-        _fill(planes, 2 * n * words, (2 * n + 1) * words, 0)
-
-
-@inner
-def _add_planes(planes, at, wait, carry, onward, words):
-    """Add two carries to a level of the counters; what they carry on goes to `onward`."""
-    total, one = planes[at : at + words], planes[wait : wait + words]
-    two, out = planes[carry : carry + words], planes[onward : onward + words]
-    for w in range(len(total)):
-        a, b, c = total[w], one[w], two[w]
-        total[w] = a ^ b ^ c
-        out[w] = (a & b) | ((a ^ b) & c)
-
-
-@inner
-def _add_rows(matrix, rows, inverted, count, words, planes, base, waiting):
-    """Add `2^base` times the rows `matrix[rows[n] : rows[n] + words]` to upright counters.
-
-    Bit k of the counters is `planes[2 k words : (2 k + 1) words]`; behind it stands a carry of the
-    same worth that still waits for a second one, if bit k of `waiting` says so: so a carry moves
-    on only half as often at each level. `rows` needs room for seven more than `count`.
-    Returns the new `waiting`.
-    """
-    for n in range(count, (count + 7) // 8 * 8):
-        rows[n] = 0
-        inverted[n] = _NONE
-    for n in range(0, count, 8):
-        r = (
-            rows[n],
-            rows[n + 1],
-            rows[n + 2],
-            rows[n + 3],
-            rows[n + 4],
-            rows[n + 5],
-            rows[n + 6],
-            rows[n + 7],
-        )
-        m = (
-            inverted[n],
-            inverted[n + 1],
-            inverted[n + 2],
-            inverted[n + 3],
-            inverted[n + 4],
-            inverted[n + 5],
-            inverted[n + 6],
-            inverted[n + 7],
-        )
-        level = base + 3
-        busy = (waiting >> level) & 1
-        eights = (2 * level + 1) * words if busy == 0 else 2 * LEVELS * words
-        for w in range(0, words, 8):
-            shifted = (
-                r[0] + w,
-                r[1] + w,
-                r[2] + w,
-                r[3] + w,
-                r[4] + w,
-                r[5] + w,
-                r[6] + w,
-                r[7] + w,
-            )
-            add_eight_rows(planes, 2 * base * words + w, 2 * words, eights + w, matrix, shifted, m)
-        while busy:
-            at, wait, carry = (2 * level * words, (2 * level + 1) * words, 2 * LEVELS * words)
-            waiting &= ~(1 << level)
-            level += 1
-            busy = (waiting >> level) & 1
-            onward = (2 * level + 1) * words if busy == 0 else carry
-            _add_planes(planes, at, wait, carry, onward, words)
-        waiting |= 1 << level
-    return waiting
-
-
-@inner
-def _finish_planes(planes, words, levels, waiting):
-    """Let all waiting carries move on."""
-    moving = False
-    carry = 2 * LEVELS * words
-    for level in range(levels):
-        at, wait = 2 * level * words, (2 * level + 1) * words
-        waits = (waiting >> level) & 1
-        if waits and moving:
-            _add_planes(planes, at, wait, carry, carry, words)
-        elif waits or moving:
-            source = wait if waits else carry
-            total, one = planes[at : at + words], planes[source : source + words]
-            two = planes[carry : carry + words]
-            for w in range(len(total)):
-                a, b = total[w], one[w]
-                total[w] = a ^ b
-                two[w] = a & b
-            moving = True
-
-
-@inner
-def _count_rows(matrix, sample, count, words, counts, at, offset):
-    """`counts[at + j] += offset + sum_n (row_n ^ inverted_n)_j` for `64 words` columns j."""
-    planes = sample.planes
-    levels = _digits(count)
-    # The first three bits are always written.
-    _clear_planes(planes, words, max(levels, 3))
-    waiting = _add_rows(
-        matrix, sample.rows, sample.inverted, count, words, planes, _int(0), _int(0)
-    )
-    _finish_planes(planes, words, levels, waiting)
-    for w in range(words):
-        expand(planes, w, 2 * words, levels, counts, at + 64 * w, offset)
-
-
 # --- drives -------------------------------------------------------------------------------------
 
 
@@ -412,12 +274,22 @@ def _sum_dense(wiring, synapses, sample, layer, matrix_at, words, across, counts
             counts[at + i] = _count_common(sample.bits, first, synapses.bits, row, length)
         return
     if anew or sample.active[layer] < sample.event_count[layer]:
-        _fill(counts, at, at + 64 * words, 0)
+        fill(counts, at, at + 64 * words, 0)
         count, fallen = _list_active(wiring, sample, layer, matrix_at, words), 0
     else:
         count, fallen = _list_events(wiring, sample, layer, matrix_at, words)
     if count:
-        _count_rows(synapses.bits, sample, count, words, counts, at, -fallen)
+        count_rows(
+            synapses.bits,
+            sample.rows,
+            sample.inverted,
+            count,
+            words,
+            sample.planes,
+            counts,
+            at,
+            -fallen,
+        )
 
 
 @inner
@@ -446,7 +318,7 @@ def _sort_events(wiring, sample, link, anew):
         sample.tags[n] = (j - begin) * words
         sample.flags[n] = _NONE if on else _ALL
     places = wiring.rows[below] * wiring.cols[below]
-    _fill(sample.bounds, place + 1, places + 1, count)
+    fill(sample.bounds, place + 1, places + 1, count)
 
 
 @inner
@@ -473,13 +345,23 @@ def _sum_conv(wiring, synapses, sample, link, anew):
                         near += 1
             at = wiring.counts_at[link] + q * 64 * words
             if anew:
-                _fill(sample.counts, at, at + 64 * words, 0)
+                fill(sample.counts, at, at + 64 * words, 0)
                 sample.present[wiring.maps_at[link] + q] = near
             else:
                 sample.present[wiring.maps_at[link] + q] += near - 2 * fallen
             sample.dirty[q] = anew or near > 0
             if near:
-                _count_rows(synapses.bits, sample, near, words, sample.counts, at, -fallen)
+                count_rows(
+                    synapses.bits,
+                    sample.rows,
+                    sample.inverted,
+                    near,
+                    words,
+                    sample.planes,
+                    sample.counts,
+                    at,
+                    -fallen,
+                )
 
 
 @inner
@@ -523,7 +405,7 @@ def _count_moves(wiring, sample, link):
 
     Leaves in `bounds[q + 1]` how many of them at position q.
     """
-    _fill(sample.bounds, 0, wiring.map_rows[link] * wiring.map_cols[link] + 1, 0)
+    fill(sample.bounds, 0, wiring.map_rows[link] * wiring.map_cols[link] + 1, 0)
     moves = 0
     for word in range(wiring.start[link] // 64, wiring.start[link + 1] // 64):
         rest = sample.bits[word] | sample.lit[word]
@@ -592,9 +474,9 @@ def _send_down_conv(wiring, synapses, sample, link, anew):
     moves = _count_moves(wiring, sample, link)
     anew = anew or sample.active[link] < moves
     if anew:
-        _fill(sample.placed, wiring.start[link], wiring.start[link + 1], -1)
-        _fill(sample.tug, wiring.start[below], wiring.start[link], 0)
-        _fill(sample.lean, leaning, leaning + rows * cols, 0)
+        fill(sample.placed, wiring.start[link], wiring.start[link + 1], -1)
+        fill(sample.tug, wiring.start[below], wiring.start[link], 0)
+        fill(sample.lean, leaning, leaning + rows * cols, 0)
         _count_moves(wiring, sample, link)
     elif moves == 0:
         return False
@@ -632,7 +514,7 @@ def _update_drives(wiring, synapses, motion, sample, anew, now, nudged, early):
     before their drives change.
     """
     layers = len(wiring.channels)
-    _fill(sample.fresh, 0, layers, 0)
+    fill(sample.fresh, 0, layers, 0)
     for link in range(1, layers):
         below_changed = anew or sample.event_count[link - 1] > 0
         above_changed = anew or sample.event_count[link] > 0
@@ -791,7 +673,7 @@ def _step(wiring, motion, sample, begin, end, nudged, live, now, early, measure)
             pulled += sample.awake[word] and j >= top
             awake += sample.awake[word] and j < top
             if measure:
-                _copy_into(sample.before, 0, sample.s, j, 64)
+                copy_into(sample.before, 0, sample.s, j, 64)
             bits, moved = _advance(motion, drive, pull, target, top, live, s, j, s, j, j)
             bits &= wiring.valid[word]
             if measure:
@@ -861,11 +743,11 @@ def _begin(wiring, synapses, motion, sample, ahead):
     layers = len(wiring.channels)
     neurons, count = wiring.start[layers], wiring.start[1]
     on = motion.initial >= motion.threshold
-    _fill(sample.s, 0, neurons, 0)
+    fill(sample.s, 0, neurons, 0)
     for word in range(neurons // 64):
         sample.bits[word] = wiring.valid[word] if on else _NONE
-    _fill(sample.up, 0, neurons, 0)
-    _fill(sample.down, 0, neurons, 0)
+    fill(sample.up, 0, neurons, 0)
+    fill(sample.down, 0, neurons, 0)
     for layer in range(layers):
         cells, sample.active[layer] = 64 * wiring.words[layer], 0
         for place in range(wiring.rows[layer] * wiring.cols[layer]):
@@ -873,14 +755,14 @@ def _begin(wiring, synapses, motion, sample, ahead):
             for j in range(first, first + wiring.channels[layer]):
                 sample.s[j] = motion.initial
                 sample.active[layer] += on
-    _fill(sample.event_count, 0, layers, 0)
-    _fill(sample.awake, 0, neurons // 64, True)
+    fill(sample.event_count, 0, layers, 0)
+    fill(sample.awake, 0, neurons // 64, True)
     never = layers < 0
     _update_drives(wiring, synapses, motion, sample, not never, _int(0), never, never)
 
     if not ahead:
         return 0
-    _copy_into(sample.ahead, 0, sample.down, 0, count)
+    copy_into(sample.ahead, 0, sample.down, 0, count)
     changed, _, _, _ = _step(
         wiring, motion, sample, _int(1), layers, never, np.float32(0), _int(0), never, never
     )
@@ -897,8 +779,8 @@ def _begin_first(wiring, synapses, motion, sample, before):
     up, down, drive = sample.up[:count], before[:count], sample.drive[:count]
     for j in range(len(drive)):
         drive[j] = up[j] + down[j]
-    _fill(sample.event_count, 0, layers, 0)
-    _fill(sample.awake, 0, len(sample.awake), True)
+    fill(sample.event_count, 0, layers, 0)
+    fill(sample.awake, 0, len(sample.awake), True)
     changed, _, _, _ = _step(
         wiring, motion, sample, _int(0), _int(1), never, np.float32(0), _int(0), never, never
     )
@@ -910,20 +792,20 @@ def _begin_first(wiring, synapses, motion, sample, before):
 @inner
 def _copy(source, to):
     """Give a sample the state of another."""
-    _copy_into(to.s, 0, source.s, 0, len(to.s))
-    _copy_into(to.bits, 0, source.bits, 0, len(to.bits))
-    _copy_into(to.drive, 0, source.drive, 0, len(to.drive))
-    _copy_into(to.up, 0, source.up, 0, len(to.up))
-    _copy_into(to.down, 0, source.down, 0, len(to.down))
-    _copy_into(to.active, 0, source.active, 0, len(to.active))
-    _copy_into(to.counts, 0, source.counts, 0, len(to.counts))
-    _copy_into(to.present, 0, source.present, 0, len(to.present))
-    _copy_into(to.held, 0, source.held, 0, len(to.held))
-    _copy_into(to.tug, 0, source.tug, 0, len(to.tug))
-    _copy_into(to.lean, 0, source.lean, 0, len(to.lean))
-    _copy_into(to.switches, 0, source.switches, 0, len(to.switches))
-    _copy_into(to.placed, 0, source.placed, 0, len(to.placed))
-    _copy_into(to.lit, 0, source.lit, 0, len(to.lit))
+    copy_into(to.s, 0, source.s, 0, len(to.s))
+    copy_into(to.bits, 0, source.bits, 0, len(to.bits))
+    copy_into(to.drive, 0, source.drive, 0, len(to.drive))
+    copy_into(to.up, 0, source.up, 0, len(to.up))
+    copy_into(to.down, 0, source.down, 0, len(to.down))
+    copy_into(to.active, 0, source.active, 0, len(to.active))
+    copy_into(to.counts, 0, source.counts, 0, len(to.counts))
+    copy_into(to.present, 0, source.present, 0, len(to.present))
+    copy_into(to.held, 0, source.held, 0, len(to.held))
+    copy_into(to.tug, 0, source.tug, 0, len(to.tug))
+    copy_into(to.lean, 0, source.lean, 0, len(to.lean))
+    copy_into(to.switches, 0, source.switches, 0, len(to.switches))
+    copy_into(to.placed, 0, source.placed, 0, len(to.placed))
+    copy_into(to.lit, 0, source.lit, 0, len(to.lit))
 
 
 @numba.njit
@@ -998,8 +880,8 @@ def _drive_from_pixels(wiring, synapses, sample, pixels, gain):
         largest += positive + negative
         excess += negative
         total += positive - negative
-    levels = _digits(largest)
-    _clear_planes(sample.planes, words, max(levels, 11))
+    levels = binary_digits(largest)
+    clear_planes(sample.planes, words, max(levels, 11))
     waiting = 0
     for k in range(9):
         rows = 0
@@ -1009,12 +891,12 @@ def _drive_from_pixels(wiring, synapses, sample, pixels, gain):
             sample.rows[rows] = wiring.up_at[0] + (entry >> 32) * words
             sample.inverted[rows] = _ALL if negative else _NONE
             rows += negative | ((entry >> (16 + k)) & 1)
-        waiting = _add_rows(
+        waiting = add_rows(
             synapses.bits, sample.rows, sample.inverted, rows, words, sample.planes, k, waiting
         )
-    _finish_planes(sample.planes, words, levels, waiting)
+    finish_planes(sample.planes, words, levels, waiting)
     at = wiring.counts_at[0]
-    _fill(sample.counts, at, at + 64 * words, -excess)
+    fill(sample.counts, at, at + 64 * words, -excess)
     for w in range(words):
         expand(sample.planes, w, 2 * words, levels, sample.counts, at + 64 * w, 0)
     positive, up, bias = (sample.counts[at : at + count], sample.up[:count], synapses.bias[:count])
@@ -1086,9 +968,9 @@ def relax_share(
     top, outputs = wiring.start[layers - 1], wiring.channels[layers - 1]
     for b in range(thread, len(targets), threads):
         _copy(first, sample)
-        _copy_into(sample.target, 0, targets[b], 0, outputs)
+        copy_into(sample.target, 0, targets[b], 0, outputs)
         if len(drives):
-            _copy_into(sample.up, 0, drives[b], 0, wiring.start[1])
+            copy_into(sample.up, 0, drives[b], 0, wiring.start[1])
         else:
             _drive_from_pixels(wiring, synapses, sample, pixels[b], pixel_gain)
         _add_up(sample, _int(0), wiring.start[1])
@@ -1121,6 +1003,6 @@ def relax_share(
                 found.steps[b] += whole
                 _note(sample, found, phase, b)
                 if phase == 0:
-                    _copy_into(found.top[b], 0, sample.s, top, outputs)
+                    copy_into(found.top[b], 0, sample.s, top, outputs)
                     if steps[2]:
                         _copy(sample, kept)
