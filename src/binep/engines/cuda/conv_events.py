@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from binep.engines.cuda.convolving import largest_in_pool, pool_corner
-from binep.engines.cuda.settling import group
+from binep.engines.cuda.settling import add_tile
 
 SILENT = tl.constexpr(15)  # stands for the place of a bit that is not sent
 
@@ -175,31 +175,12 @@ def dense_events_kernel(
     sample, tile = tl.program_id(0), tl.program_id(1)
     tiles = tl.cdiv(above, TILE)
     if tile < tiles:
-        _add_rows(
-            up + sample * above, turned, flips_below + sample * below,
-            tl.load(counts_below + sample), tile * TILE, above, GROUP, TILE,
-        )  # fmt: skip
+        events, count = flips_below + sample * below, tl.load(counts_below + sample)
+        if count > 0:
+            sums = up + sample * above
+            add_tile(sums, turned, above, events, count, tile * TILE, GROUP, TILE)
     else:
-        _add_rows(
-            down + sample * below, kernel, flips_above + sample * above,
-            tl.load(counts_above + sample), (tile - tiles) * TILE, below, GROUP, TILE,
-        )  # fmt: skip
-
-
-@triton.jit
-def _add_rows(
-    sums, weights, events, count, start, width, GROUP: tl.constexpr, TILE: tl.constexpr
-):  # fmt: skip
-    """Add (or take away) a part of a row of weights for each event."""
-    if count > 0:
-        j = start + tl.arange(0, TILE)
-        total = tl.zeros((TILE,), tl.int32)
-        for e in range(0, count, GROUP):
-            sign, source, known = group(events, e, count, GROUP)
-            w = tl.load(
-                weights + source[:, None] * width + j[None, :],
-                mask=known[:, None] & (j < width)[None, :],
-                other=0,
-            )
-            total += tl.sum(w.to(tl.int32) * sign[:, None], 0)
-        tl.store(sums + j, tl.load(sums + j, mask=j < width, other=0) + total, mask=j < width)
+        events, count = flips_above + sample * above, tl.load(counts_above + sample)
+        if count > 0:
+            sums, start = down + sample * below, (tile - tiles) * TILE
+            add_tile(sums, kernel, below, events, count, start, GROUP, TILE)

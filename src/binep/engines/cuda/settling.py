@@ -271,18 +271,24 @@ def _add_rows(sums, weights, width, events, count, PACKED: tl.constexpr):
 @triton.jit
 def _add_tiles(sums, weights, width, events, count, GROUP: tl.constexpr, TILE: tl.constexpr):
     for start in range(0, width, TILE):
-        j = start + tl.arange(0, TILE)
-        total = tl.zeros((TILE,), tl.int32)
-        for e in range(0, count, GROUP):
-            sign, source, known = group(events, e, count, GROUP)
-            w = tl.load(
-                weights + source[:, None] * width + j[None, :],
-                mask=known[:, None] & (j < width)[None, :],
-                other=0,
-            )
-            total += tl.sum(w.to(tl.int32) * sign[:, None], 0)
-        before = tl.load(sums + j, mask=j < width, other=0)
-        tl.store(sums + j, before + total, mask=j < width)
+        add_tile(sums, weights, width, events, count, start, GROUP, TILE)
+
+
+@triton.jit
+def add_tile(sums, weights, width, events, count, start, GROUP: tl.constexpr, TILE: tl.constexpr):
+    """Add (or take away) a part of a row of weights for each event."""
+    j = start + tl.arange(0, TILE)
+    total = tl.zeros((TILE,), tl.int32)
+    for e in range(0, count, GROUP):
+        sign, source, known = _group(events, e, count, GROUP)
+        w = tl.load(
+            weights + source[:, None] * width + j[None, :],
+            mask=known[:, None] & (j < width)[None, :],
+            other=0,
+        )
+        total += tl.sum(w.to(tl.int32) * sign[:, None], 0)
+    before = tl.load(sums + j, mask=j < width, other=0)
+    tl.store(sums + j, before + total, mask=j < width)
 
 
 @triton.jit
@@ -303,7 +309,7 @@ def _add_words(sums, weights, width, events, count, GROUP: tl.constexpr, TILE: t
         d = tl.zeros((TILE,), tl.int32)
         balance = 0
         for e in range(0, count, GROUP):
-            sign, source, known = group(events, e, count, GROUP)
+            sign, source, known = _group(events, e, count, GROUP)
             balance += tl.sum(sign, 0)
             w = tl.load(
                 words + source[:, None] * (width // 4) + j[None, :],
@@ -328,7 +334,7 @@ def _add_words(sums, weights, width, events, count, GROUP: tl.constexpr, TILE: t
 
 
 @triton.jit
-def group(events, e, end, GROUP: tl.constexpr):
+def _group(events, e, end, GROUP: tl.constexpr):
     """Some events: +1 or -1 (0 past the end), the neurons that flipped, whether they are known."""
     k = e + tl.arange(0, GROUP)
     event = tl.load(events + k, mask=k < end, other=0)
