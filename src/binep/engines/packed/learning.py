@@ -16,7 +16,7 @@ import numpy as np
 
 from binep.engines.packed.counting import LEVELS, count_rows, fill
 from binep.engines.packed.jit import inner, kernel
-from binep.engines.packed.simd import lowest
+from binep.engines.packed.simd import lowest, prefetch
 
 Array = Any
 
@@ -25,6 +25,8 @@ _ONE = np.uint64(1)
 _ALL, _NONE = np.uint64(0xFFFFFFFFFFFFFFFF), np.uint64(0)
 # Of a word of neurons below: so many listed ones take as long as adding and reading whole rows.
 _LISTED = 12
+# Momenta are seldom in a cache: they are asked for so many entries ahead.
+_AHEAD = 16
 # A function is compiled again for every constant that it is given: these are none.
 _int = np.int64
 
@@ -151,6 +153,7 @@ def _bop_touched(bopping, i, contrast, touched, count, synapse, columns):
     row = bopping.down_at + i * bopping.down_words
     flips, overlap, coincidences = 0, 0, 0
     for n in range(count):
+        prefetch(momentum, synapse[touched[min(n + _AHEAD, count - 1)]])
         j = touched[n]
         d = contrast[j]
         contrast[j] = _EMPTY

@@ -62,6 +62,23 @@ def lowest(typing_context: Any, word: Any) -> Any:
 
 
 @intrinsic
+def prefetch(typing_context: Any, array: Any, index: Any) -> Any:
+    """Ask for the cache line of `array[index]`, which will be changed soon."""
+    signature = types.void(array, index)
+
+    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        byte, number = ir.IntType(8), ir.IntType(32)
+        spot = _place(context, builder, signature.args[0], args[0], args[1], byte)
+        kind = ir.FunctionType(ir.VoidType(), [spot.type, number, number, number])
+        ask = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+        # To write, into the first level, as data.
+        builder.call(ask, [spot, *(ir.Constant(number, n) for n in (1, 3, 1))])
+        return context.get_dummy_value()
+
+    return signature, code
+
+
+@intrinsic
 def add_eight_rows(
     typing_context: Any,
     planes: Any,
