@@ -96,7 +96,7 @@ class PackedEngine(InPlaceEngine):
             for n, columns in enumerate(self._columns)
         ]
         self._lists: dict[int, Array] = {}
-        # Only convolutions of the input are left to torch's own threads.
+        # Only convolutions of a real input are left to torch's own threads.
         self.own_threads = all(isinstance(coupling, Dense) for coupling in network.couplings)
         neurons = self._layout.cells
         self._synapses = Synapses(self._bits, *(np.zeros(neurons, np.float32) for _ in range(3)))
@@ -142,6 +142,7 @@ class PackedEngine(InPlaceEngine):
     # --- relaxation -----------------------------------------------------------------------------
 
     def _clamp(self, x: Tensor) -> Input:
+        """What does not change while a mini-batch relaxes, with the signs as they are now."""
         self._load()
         x = self.network.check(x)
         first, coupling = self._layout.layers[0], self.network.couplings[0]

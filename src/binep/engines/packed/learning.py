@@ -23,7 +23,7 @@ Array = Any
 _EMPTY = np.int32(-(2**31))
 _ONE = np.uint64(1)
 _ALL, _NONE = np.uint64(0xFFFFFFFFFFFFFFFF), np.uint64(0)
-# Of a word of neurons below: so many listed ones take as long as adding and reading whole rows.
+# Listed neurons, a word of the layer below, that take roughly as long as adding up whole rows.
 _LISTED = 12
 # Momenta are seldom in a cache: they are asked for so many entries ahead.
 _AHEAD = 16
