@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from binep.engines.packed.counting import LEVELS, count_rows, fill
+from binep.engines.packed.counting import LEVELS, count_rows
 from binep.engines.packed.jit import inner, kernel
 from binep.engines.packed.simd import lowest, prefetch
 
@@ -249,13 +249,13 @@ def learn_dense_share(
                         fallen += sign
                         lines += 1
             if in_order and work > _LISTED * (end - begin):
+                # What pads a row is never active: its totals stay 0.
                 count_rows(packed, rows, inverted, lines, width, planes, totals, 0, -fallen)
                 for j in range(synapses):
                     entries += totals[j] != 0
                 flips, overlaps[thread, i] = _bop_row(
                     bopping, i, first, totals[:synapses], columns, 1
                 )
-                fill(totals, synapses, len(totals), 0)
                 all_flips += flips
                 continue
             for n in range(lines):
