@@ -70,9 +70,9 @@ def conv_kernel(
     if CHANNELS % DEPTH == 0:
         # A block of terms lies within one tap.
         first, last = begin // samples, (tl.minimum(begin + ROWS, count) - 1) // samples
-        line_from, line_to = _window(first // columns, last // columns, padding, height, KERNEL)
+        line_from, line_to = window(first // columns, last // columns, padding, height, KERNEL)
         wraps = first // columns < last // columns
-        column_from, column_to = _window(
+        column_from, column_to = window(
             tl.where(wraps, 0, first % columns),
             tl.where(wraps, columns - 1, last % columns),
             padding,
@@ -127,7 +127,7 @@ def conv_kernel(
 
 
 @triton.jit
-def _window(first, last, padding, size, KERNEL: tl.constexpr):
+def window(first, last, padding, size, KERNEL: tl.constexpr):
     """The part of a kernel that is inside for any of the positions from first to last."""
     begin = tl.maximum(padding - last, 0)
     end = tl.minimum(size + padding - first, KERNEL)
@@ -219,7 +219,8 @@ def pool_kernel(
         if HAS_BIAS:
             drive = drive + tl.load(bias + channel, mask=inside, other=0.0)
         units = channels * rows * columns
-        below = thin_product(sent, sent_kernel, index, inside, units, THIN)
+        outputs = sent + index // units * THIN
+        below = thin_product(outputs, sent_kernel + index % units, units, inside, THIN)
         drive = drive + tl.load(sent_gain) * below
         s = tl.load(state + index, mask=inside, other=0.0) if ENERGY else drive
         s = moved(s, drive, s, threshold, sigma, slope, ENERGY, False, False)

@@ -229,7 +229,10 @@ class FastConv:
         return (total * self.unit).float().contiguous(memory_format=torch.channels_last)
 
     def correlate(self, below: Tensor, above: Tensor, switches: Tensor | None) -> Tensor:
-        maps = self.unpool(above, None, switches, torch.float32)
+        return self.correlate_maps(below, self.unpool(above, None, switches, torch.float32))
+
+    def correlate_maps(self, below: Tensor, maps: Tensor) -> Tensor:
+        """The same with activities above that are unpooled already."""
         coupling = self.coupling
         shape, padding = coupling.synapses.kernel.shape, coupling.padding
         return conv2d_weight(below.float(), shape, maps, padding=padding).contiguous()

@@ -54,14 +54,30 @@ def sent_by(s, threshold, BINARY: tl.constexpr, RAW: tl.constexpr):
 
 
 @triton.jit
-def thin_product(sent, kernel, index, inside, units, OUTPUTS: tl.constexpr):
-    """What a few outputs, (batch, OUTPUTS), send down to the neurons `index` of (batch, units)."""
-    sample, synapse = sent + index // units * OUTPUTS, kernel + index % units
-    total = index.to(tl.float32) * 0.0
+def thin_product(sent, synapses, units, inside, OUTPUTS: tl.constexpr):
+    """What a few outputs send down to some of the `units` neurons below.
+
+    For each of these `sent` says where its sample's outputs lie, `synapses` where its first one is.
+    """
+    total = inside.to(tl.float32) * 0.0
     for k in tl.static_range(OUTPUTS):
-        w = tl.load(synapse + k * units, mask=inside, other=0.0).to(tl.float32)
-        total += w * tl.load(sample + k, mask=inside, other=0.0).to(tl.float32)
+        w = tl.load(synapses + k * units, mask=inside, other=0.0).to(tl.float32)
+        total += w * tl.load(sent + k, mask=inside, other=0.0).to(tl.float32)
     return total
+
+
+@triton.jit
+def thin_sums(below, kernel, units, OUTPUTS: tl.constexpr, BLOCK: tl.constexpr):
+    """Sums of a few outputs, at most 16, over the activities of one sample."""
+    k = tl.arange(0, 16)
+    total = tl.zeros((16, BLOCK), tl.float32)
+    for start in range(0, units, BLOCK):
+        j = start + tl.arange(0, BLOCK)
+        mask = (k < OUTPUTS)[:, None] & (j < units)[None, :]
+        w = tl.load(kernel + k[:, None] * units + j[None, :], mask=mask, other=0.0)
+        a = tl.load(below + j, mask=j < units, other=0.0)
+        total += w.to(tl.float32) * a.to(tl.float32)[None, :]
+    return tl.sum(total, 1)
 
 
 @triton.jit
@@ -114,7 +130,8 @@ def advance_kernel(
             drive = drive + tl.load(bias + channel, mask=inside, other=0.0)
     if HAS_DOWN:
         if THIN > 0:
-            below = thin_product(down, down_kernel, index, inside, units, THIN)
+            outputs = down + index // units * THIN
+            below = thin_product(outputs, down_kernel + index % units, units, inside, THIN)
         else:
             below = tl.load(down + index, mask=inside, other=0).to(tl.float32)
         if DENSE_DOWN:
@@ -168,14 +185,7 @@ def top_kernel(
     sample = tl.program_id(0)
     k = tl.arange(0, 16)
     real = k < OUTPUTS
-    total = tl.zeros((16, BLOCK), tl.float32)
-    for start in range(0, units, BLOCK):
-        j = start + tl.arange(0, BLOCK)
-        mask = real[:, None] & (j < units)[None, :]
-        w = tl.load(kernel + k[:, None] * units + j[None, :], mask=mask, other=0.0)
-        a = tl.load(below + sample * units + j, mask=j < units, other=0.0)
-        total += w.to(tl.float32) * a.to(tl.float32)[None, :]
-    drive = tl.load(gain) * tl.sum(total, 1)
+    drive = tl.load(gain) * thin_sums(below + sample * units, kernel, units, OUTPUTS, BLOCK)
     if HAS_BIAS:
         drive = drive + tl.load(bias + k, mask=real, other=0.0)
     place = sample * OUTPUTS + k

@@ -2,6 +2,7 @@
 
 from binep.engines.cuda.by_deltas import Deltas
 from binep.engines.cuda.by_events import ConvEvents
+from binep.engines.cuda.by_moving import Moving
 from binep.engines.cuda.phases import Relaxing
 from binep.engines.cuda.sample_by_sample import Events, Thin
 from binep.engines.cuda.stepwise import Settling, Stepwise
@@ -9,7 +10,7 @@ from binep.gradients import EquilibriumPropagation
 from binep.network import Network
 
 # The fastest first; the last one fits everything.
-RELAXERS: list[type[Relaxing]] = [Thin, Events, ConvEvents, Deltas, Stepwise]
+RELAXERS: list[type[Relaxing]] = [Thin, Events, ConvEvents, Deltas, Moving, Stepwise]
 
 
 def choose_relaxer(network: Network, learning: EquilibriumPropagation) -> type[Relaxing]:

@@ -67,16 +67,14 @@ class Updater:
                 tails = flat(numbers) if n == 0 else changes[n - 1][1]
                 self._learn_dense(n, fast, changes[n][0], tails, factor)
                 continue
-            # TF32 where it is exact, for bits and pixels.
-            with tensor_cores(self.bits and not _real_input(n, x)):
-                if n == 0:
-                    # The input does not change: only the layer above does.
-                    below, above, places = numbers.float(), plus[0] - minus[0], switches
-                else:
-                    below = torch.cat([plus[n - 1], minus[n - 1]])
-                    above = torch.cat([plus[n], -minus[n]])
-                    places = fast.up(below)[1]
-                contrast = fast.correlate(below, above, places)
+            if n == 0:
+                # The input does not change: only the layer above does. TF32 where it is exact.
+                with tensor_cores(self.bits and not _real_input(n, x)):
+                    contrast = fast.correlate(numbers, plus[0] - minus[0], switches)
+            else:
+                sent = torch.cat([nudged.activity[n - 1], base.activity[n - 1]])
+                places = fast.up(sent)[1]
+                contrast = _contrast(fast, *plus[n - 1 : n + 1], *minus[n - 1 : n + 1], places)
             self._apply(n, contrast * torch.sign(self.beta), factor)
 
     def flips_copies(self, n: int, x: Tensor) -> bool:
@@ -201,6 +199,22 @@ class Updater:
             contrast.numel(),
             factor,
         )
+
+
+def _contrast(
+    fast: FastConv,
+    plus_below: Tensor,
+    plus: Tensor,
+    minus_below: Tensor,
+    minus: Tensor,
+    places: Tensor | None,
+) -> Tensor:
+    """The contrast of a convolution in what changed, see `learning`: TF32 rounds that little."""
+    maps = fast.unpool(torch.cat([plus, minus]), None, places, torch.float32)
+    after, before = maps.chunk(2)
+    below = torch.cat([plus_below, plus_below - minus_below])
+    with tensor_cores(True):
+        return fast.correlate_maps(below, torch.cat([after - before, before]))
 
 
 def _real_input(n: int, x: Tensor) -> bool:

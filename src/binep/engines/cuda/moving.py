@@ -1,0 +1,291 @@
+# pyright: reportPossiblyUnboundVariable=false, reportGeneralTypeIssues=false
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportOperatorIssue=false, reportCallIssue=false, reportIndexIssue=false
+"""Triton kernels of convolutional networks in which samples that have come to rest are left alone.
+
+Neurons send their activity in float16. A free neuron whose activity differs from what it sent by
+less than a unit sends nothing new, so that a sample comes to rest: from then on every step would be
+the same. `order` lists the samples that still move, `count` says how many; a launch does the work
+of all couplings for those.
+
+All layers of a sample lie side by side, (batch, total), images channels last; maps and fields too.
+"""
+
+import triton
+import triton.language as tl
+
+from binep.engines.cuda.convolving import largest_in_pool, pool_corner, window
+from binep.engines.cuda.kernels import moved, thin_product, thin_sums
+
+
+@triton.jit
+def convolve_kernel(
+    read,  # f16, (batch, all that is read): activities, or fields if SEND
+    weights,  # f16: kernels, (KERNEL * KERNEL, channels, outputs) each
+    maps,  # f32, (batch, all maps), unless SEND
+    pooled,  # f32, (batch, total), if SEND: sums from below
+    gain,  # f32: of all channels
+    bias,
+    state,  # f32, (batch, total)
+    sent,  # f16, (batch, total)
+    new_sent,
+    lag,  # f32, (batch, total), if NUDGED
+    order,
+    count,
+    changed,  # int32, (batch,)
+    tasks,  # int32, (TASKS, TASK): see `by_moving.Task`
+    read_stride,
+    write_stride,  # of maps, or total
+    unit,
+    SEND: tl.constexpr,
+    NUDGED: tl.constexpr,
+    TASKS: tl.constexpr,
+    TASK: tl.constexpr,
+    KERNEL: tl.constexpr,
+    ROWS: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    DEPTH: tl.constexpr,
+):
+    """Convolutions (stride 1) of all couplings; with SEND they are drives from above, and the layers
+    below move by one step."""
+    active = tl.load(count)
+    task, tile = _find(tasks, active, TASKS, TASK, ROWS, OUTPUTS)
+    if task < 0:
+        return
+    tasks += task * TASK
+    source, kernel = tl.multiple_of(tl.load(tasks), 16), tl.multiple_of(tl.load(tasks + 1), 16)
+    target, channel_at = tl.load(tasks + 2), tl.load(tasks + 3)
+    channels, outputs = tl.multiple_of(tl.load(tasks + 4), 16), tl.multiple_of(tl.load(tasks + 5), 16)
+    height, width, padding = tl.load(tasks + 6), tl.load(tasks + 7), tl.load(tasks + 8)
+    rows, columns = tl.load(tasks + 9), tl.load(tasks + 10)
+    tiles = outputs // OUTPUTS
+    begin, n = tile // tiles * ROWS, tile % tiles * OUTPUTS + tl.arange(0, OUTPUTS)
+    # The rows of a tile are samples at one position, or at a few: most taps that are outside are so
+    # for all of them, and are left out.
+    m = begin + tl.arange(0, ROWS)
+    real = m < active * rows * columns
+    sample = tl.load(order + m % active, mask=real, other=0)
+    position = m // active
+    top, left = position // columns - padding, position % columns - padding
+    corner = sample * tl.multiple_of(read_stride, 16) + (top * width + left) * channels
+    # Bit i of `down` says that line i of the window is inside, bit i of `right` that column i is.
+    down = tl.zeros((ROWS,), tl.int32)
+    right = tl.zeros((ROWS,), tl.int32)
+    for i in tl.static_range(KERNEL):
+        down |= (real & (top + i >= 0) & (top + i < height)).to(tl.int32) << i
+        right |= ((left + i >= 0) & (left + i < width)).to(tl.int32) << i
+    k = tl.arange(0, DEPTH)
+    images = read + source + corner[:, None] + k[None, :]
+    factors = weights + kernel + k[:, None] * outputs + n[None, :]
+    first, last = begin // active, (tl.minimum(begin + ROWS, active * rows * columns) - 1) // active
+    line_from, line_to = window(first // columns, last // columns, padding, height, KERNEL)
+    wraps = first // columns < last // columns
+    column_from, column_to = window(
+        tl.where(wraps, 0, first % columns),
+        tl.where(wraps, columns - 1, last % columns),
+        padding,
+        width,
+        KERNEL,
+    )
+    line, column, channel = line_from, column_from, 0
+    total = tl.zeros((ROWS, OUTPUTS), tl.float32)
+    for _ in range((line_to - line_from) * (column_to - column_from) * (channels // DEPTH)):
+        there = ((down >> line) & (right >> column) & 1) > 0
+        offset = (line * width + column) * channels + channel
+        term = (line * KERNEL + column) * channels + channel
+        a = tl.load(images + offset, mask=there[:, None], other=0.0)
+        total = tl.dot(a, tl.load(factors + term * outputs), total)
+        channel += DEPTH
+        end = channel == channels
+        channel = tl.where(end, 0, channel)
+        column += end.to(tl.int32)
+        end = column == column_to
+        column = tl.where(end, column_from, column)
+        line += end.to(tl.int32)
+    place = sample * write_stride + target + position * outputs
+    index, inside = place[:, None] + n[None, :], real[:, None] & (n < outputs)[None, :]
+    if SEND:
+        drive = tl.load(pooled + index, mask=inside, other=0.0)
+        drive = drive * tl.load(gain + channel_at + n)[None, :]
+        drive = drive + tl.load(bias + channel_at + n)[None, :] + total
+        s = tl.minimum(tl.maximum(drive, 0.0), 1.0)
+        news = _send(s, index, inside, state, sent, new_sent, lag, unit, NUDGED, False)
+        tl.store(changed + sample, 1, mask=real & (tl.max(news.to(tl.int32), 1) > 0))
+    else:
+        tl.store(maps + index, total, mask=inside)
+
+
+@triton.jit
+def _find(
+    tasks, active, TASKS: tl.constexpr, TASK: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr
+):
+    """Which convolution this program works for, and at which of its tiles; -1 if there is none."""
+    task, tile, start = -1, 0, 0
+    for j in tl.static_range(TASKS):
+        positions = tl.load(tasks + j * TASK + 9) * tl.load(tasks + j * TASK + 10)
+        tiles = tl.cdiv(active * positions, ROWS) * (tl.load(tasks + j * TASK + 5) // OUTPUTS)
+        here = (tl.program_id(0) >= start) & (tl.program_id(0) < start + tiles)
+        task, tile = tl.where(here, j, task), tl.where(here, tl.program_id(0) - start, tile)
+        start += tiles
+    return task, tile
+
+
+@triton.jit
+def _send(
+    s,
+    index,
+    inside,
+    state,
+    sent,
+    new_sent,
+    lag,
+    unit,
+    NUDGED: tl.constexpr,
+    RAW: tl.constexpr,
+):
+    """Keep new states and send what follows from them; whether that differs from what was sent.
+
+    A nudged neuron goes on from what it sent at rest: only what the nudge changes is sent.
+    """
+    before = tl.load(sent + index, mask=inside, other=0.0)
+    tl.store(state + index, s, mask=inside)
+    a = s if RAW else tl.minimum(tl.maximum(s, 0.0), 1.0)
+    if NUDGED:
+        a = a + tl.load(lag + index, mask=inside, other=0.0)
+        if not RAW:
+            a = tl.minimum(tl.maximum(a, 0.0), 1.0)
+        new = a.to(tl.float16)
+    else:
+        new = tl.where(tl.abs(a - before.to(tl.float32)) < unit, before, a.to(tl.float16))
+    tl.store(new_sent + index, new, mask=inside)
+    return inside & (new != before)
+
+
+@triton.jit
+def pool_and_top_kernel(
+    maps,  # f32, (batch, all maps)
+    fields,  # f16, like maps: scaled activities where the switches point
+    pooled,  # f32, (batch, total)
+    gain,  # f32: of all channels
+    bias,
+    state,  # f32, (batch, total)
+    sent,  # f16, (batch, total)
+    new_sent,
+    lag,  # f32, (batch, total), if NUDGED
+    order,
+    count,
+    changed,  # int32, (batch,)
+    tasks,  # int32, (TASKS, TASK): convolutions up, the one below the outputs first
+    output_weights,  # f16, (THIN, units below)
+    output_gain,  # f32, (1,)
+    output_bias,  # f32, (THIN,)
+    labels,  # int64, (batch,), if NUDGED
+    rest,  # f32, (batch, total): s* that a constant nudge pulls at
+    beta,  # f32, (1,), signed
+    map_stride,
+    total,
+    batch,
+    per_class,
+    direction,
+    unit,
+    NUDGED: tl.constexpr,
+    CONSTANT: tl.constexpr,
+    CLAMPED: tl.constexpr,
+    RAW: tl.constexpr,
+    THIN: tl.constexpr,
+    POOL: tl.constexpr,
+    TASKS: tl.constexpr,
+    TASK: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Max-pools with switches of all couplings, which unpool the layer above; and the outputs' step.
+
+    What no pool covers in `fields` is left alone: it must be zero already. The layer below the
+    outputs has all of its drive then, and moves.
+    """
+    active, program = tl.load(count), tl.program_id(0)
+    if program < batch:
+        if program < active:
+            sample = tl.load(order + program)
+            below = tl.load(tasks + 11)
+            units = tl.load(tasks + 5) * _pooled_positions(tasks, POOL)
+            k = tl.arange(0, 16)
+            real = k < THIN
+            sums = thin_sums(sent + sample * total + below, output_weights, units, THIN, BLOCK)
+            drive = tl.load(output_gain) * sums + tl.load(output_bias + k, mask=real, other=0.0)
+            index = sample * total + below + units + k
+            s = tl.load(state + index, mask=real, other=0.0)
+            nudge = s
+            if NUDGED:
+                y = tl.where(k // per_class == tl.load(labels + sample), 1.0, 0.0)
+                anchor = tl.load(rest + index, mask=real, other=0.0) if CONSTANT else s
+                nudge = tl.load(beta) * direction * (y - anchor)
+            s = moved(s, drive, nudge, 0.5, 0.5, 1.0, False, NUDGED, CLAMPED)
+            news = _send(s, index, real, state, sent, new_sent, lag, unit, NUDGED, RAW)
+            tl.store(changed + sample, 1, mask=tl.max(news.to(tl.int32), 0) > 0)
+        return
+    task, block, start = -1, 0, batch
+    for j in tl.static_range(TASKS):
+        units = tl.load(tasks + j * TASK + 5) * _pooled_positions(tasks + j * TASK, POOL)
+        blocks = tl.cdiv(active * units, BLOCK)
+        here = (program >= start) & (program < start + blocks)
+        task, block = tl.where(here, j, task), tl.where(here, program - start, block)
+        start += blocks
+    if task < 0:
+        return
+    tasks += task * TASK
+    map_at, channel_at = tl.load(tasks + 2), tl.load(tasks + 3)
+    channels, layer_at = tl.multiple_of(tl.load(tasks + 5), 16), tl.load(tasks + 11)
+    height, width = tl.load(tasks + 9), tl.load(tasks + 10)
+    rows, columns = height // POOL, width // POOL
+    units = channels * rows * columns
+    e = block * BLOCK + tl.arange(0, BLOCK)
+    inside = e < active * units
+    sample = tl.load(order + e // units, mask=inside, other=0)
+    i = e % units
+    channel = channel_at + i % channels
+    corner = pool_corner(i, channels, rows, columns, height, width, POOL)
+    corner += sample * map_stride + map_at
+    best, winner = largest_in_pool(maps + corner, inside, width, channels, POOL)
+    index = sample * total + layer_at + i
+    factor = tl.load(gain + channel, mask=inside, other=0.0)
+    value = factor * tl.load(sent + index, mask=inside, other=0.0).to(tl.float32)
+    for place in tl.static_range(POOL * POOL):
+        offset = (place // POOL * width + place % POOL) * channels
+        here = tl.where(winner == place, value, 0.0).to(tl.float16)
+        tl.store(fields + corner + offset, here, mask=inside)
+    if task > 0:
+        tl.store(pooled + index, best, mask=inside)
+    else:
+        drive = factor * best + tl.load(bias + channel, mask=inside, other=0.0)
+        outputs = sent + sample * total + layer_at + units
+        above = thin_product(outputs, output_weights + i, units, inside, THIN)
+        drive = drive + tl.load(output_gain) * above
+        s = tl.minimum(tl.maximum(drive, 0.0), 1.0)
+        news = _send(s, index, inside, state, sent, new_sent, lag, unit, NUDGED, False)
+        tl.store(changed + sample, 1, mask=news)
+
+
+@triton.jit
+def _pooled_positions(task, POOL: tl.constexpr):
+    return (tl.load(task + 9) // POOL) * (tl.load(task + 10) // POOL)
+
+
+@triton.jit
+def compact_kernel(
+    order,  # int32, (batch,), changed
+    count,  # int32, (1,), changed
+    changed,  # int32, (batch,): whether a sample sent anything new in this step
+    ran,  # int32, (batch,)
+    step,
+    BATCH: tl.constexpr,
+):
+    """Leave out the samples that have come to rest in this step."""
+    i = tl.arange(0, BATCH)
+    there = i < tl.load(count)
+    sample = tl.load(order + i, mask=there, other=0)
+    moves = there & (tl.load(changed + sample, mask=there, other=0) > 0)
+    place = tl.cumsum(moves.to(tl.int32), 0) - 1
+    tl.store(order + place, sample, mask=moves)
+    tl.store(ran + sample, step + 1, mask=there & (moves == 0))
+    tl.store(count, tl.sum(moves.to(tl.int32), 0))
