@@ -1,6 +1,7 @@
 # pyright: reportCallIssue=false, reportArgumentType=false
-"""Relaxing convolutional networks of real activations, sample by sample until rest; see `moving`."""
+"""Relaxing convolutional networks of real activations, each sample until it rests; see `moving`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import gcd, prod
@@ -19,9 +20,13 @@ from binep.network import Network
 from binep.neurons import HardSigmoid
 
 THIN = 16  # outputs at most
-UNIT = 2.0**-11  # between neighbouring numbers of float16 just below 1: less is not sent
+TERMS = 1600  # of a sum that one program adds up even where most samples rest
 BLOCK = 512  # neurons that a program pools
 EVERY = 2  # steps after which samples at rest are left out
+# What is not sent: changes by less than a part of what was sent, which float16 can hardly tell from
+# it, or by less than a unit.
+RELATIVE = 2.0**-10
+LEAST = 2.0**-14
 
 
 class Task(NamedTuple):
@@ -31,7 +36,8 @@ class Task(NamedTuple):
         read, target: where what it reads and where its sums begin; of downs, the layer that moves.
         weights: where its kernel begins. channel_at: the first channel's gain and bias.
         channels, height, width: of what is read. outputs, rows, columns: of the sums.
-        layer_at: of ups, the layer above.
+        layer_at: the layer that the sums drive.
+        split: how many programs share a sum where most samples rest.
     """
 
     read: int
@@ -46,6 +52,7 @@ class Task(NamedTuple):
     rows: int
     columns: int
     layer_at: int
+    split: int
 
 
 class Tile(NamedTuple):
@@ -54,25 +61,62 @@ class Tile(NamedTuple):
     rows: int
     outputs: int
     depth: int
-    warps: int
-    stages: int
+    warps: int = 4
+    stages: int = 4
 
-    @classmethod
-    def fitting(cls, tasks: list[Task]) -> "Tile":
-        """One that divides the outputs and channels of all tasks."""
-        outputs = gcd(128, *(task.outputs for task in tasks))
-        return cls(64, outputs, gcd(64, *(task.channels for task in tasks)), 4, 4)
 
-    def programs(self, tasks: list[Task], batch: int) -> int:
-        return sum(
-            -(-batch * task.rows * task.columns // self.rows) * (task.outputs // self.outputs)
-            for task in tasks
+class Convolutions:
+    """All of one direction, in one launch."""
+
+    def __init__(self, tasks: Sequence[Task], kernel: int, device: torch.device) -> None:
+        self.tasks, self.kernel = tasks, kernel
+        self.table = torch.tensor(tasks, dtype=torch.int32, device=device)
+        # One that divides all of their outputs and channels.
+        self.tile = Tile(
+            rows=64,
+            outputs=gcd(64, *(task.outputs for task in tasks)),
+            depth=gcd(64, *(task.channels for task in tasks)),
+        )
+
+    def programs(self, batch: int) -> int:
+        """As many as any number of samples that move needs."""
+
+        def needed(samples: int, split: bool) -> int:
+            return sum(
+                -(-samples * task.rows * task.columns // self.tile.rows)
+                * (task.outputs // self.tile.outputs)
+                * (task.split if split else 1)
+                for task in self.tasks
+            )
+
+        return max(needed(batch, False), needed(batch // 2, True))
+
+    def room(self, batch: int) -> int:
+        """How many numbers the parts of sums take."""
+        return self.programs(batch) * self.tile.rows * self.tile.outputs
+
+    def launch(self, read: Tensor, wrote: Tensor, **arguments: Any) -> None:
+        """Convolve what is read, see `convolve_kernel`."""
+        convolve_kernel[(self.programs(len(read)),)](
+            read=read,
+            tasks=self.table,
+            batch=len(read),
+            read_stride=read.shape[1],
+            write_stride=wrote.shape[1],
+            TASKS=len(self.tasks),
+            KERNEL=self.kernel,
+            ROWS=self.tile.rows,
+            OUTPUTS=self.tile.outputs,
+            DEPTH=self.tile.depth,
+            num_warps=self.tile.warps,
+            num_stages=self.tile.stages,
+            **arguments,
         )
 
 
 @dataclass
 class Standing(Tensors):
-    """Where a mini-batch stands, all layers side by side; see `moving`."""
+    """Where a mini-batch stands, all layers side by side."""
 
     state: Tensor
     sent: Tensor
@@ -84,54 +128,41 @@ class Moving(Relaxing):
 
     real_precision = "float16 until rest"
 
-    def __post_init__(self) -> None:
-        shapes = self.network.layer_shapes
-        self.sizes = [prod(shape) for shape in shapes]
-        *self.offsets, total = accumulate(self.sizes, initial=0)
-        self.total = padded(total)
-        inner = [fast for fast in self.couplings[1:-1] if isinstance(fast, FastConv)]
-        *self.map_at, self.map_total = accumulate(
-            (fast.coupling.above * prod(fast.map_shape) for fast in inner), initial=0
-        )
-        self.kernel, self.pool = inner[0].coupling.kernel, inner[0].coupling.pool
-        *self.channel_at, _ = accumulate((shape[0] for shape in shapes[:-1]), initial=0)
-        self.weights = self._join_kernels(inner)
-        # From the outputs down: the longest sums first, so that none is begun last.
-        pairs = [self._tasks(n, fast) for n, fast in enumerate(inner, 1)][::-1]
-        self.ups, self.downs = ([pair[way] for pair in pairs] for way in (0, 1))
-        self.up_table, self.down_table = (
-            torch.tensor(tasks, dtype=torch.int32, device=self.device)
-            for tasks in (self.ups, self.downs)
-        )
-
     @staticmethod
     def fits(network: Network) -> bool:
-        first, *inner, last = network.couplings
-        pictures = [c for c in (first, *inner) if isinstance(c, ConvPool)]
+        *images, last = network.couplings
+        inner = [coupling for coupling in images[1:] if isinstance(coupling, ConvPool)]
         return (
             len(inner) > 0
-            and len(pictures) == len(network.couplings) - 1
+            and all(isinstance(c, ConvPool) and c.above % 16 == 0 for c in images)
+            and len({(coupling.kernel, coupling.pool) for coupling in inner}) == 1
             and isinstance(last, Dense)
             and network.layer_shapes[-1][0] <= THIN
-            and all(c.above % 16 == 0 for c in pictures)
-            and len({(c.kernel, c.pool) for c in pictures[1:]}) == 1
             and isinstance(network.neuron, HardSigmoid)
             and isinstance(network.dynamics, Prototypical)
         )
 
-    def _join_kernels(self, inner: list[FastConv]) -> Tensor:
-        """All kernels, in both directions, in one array that one launch can read."""
-        sizes = [fast.kernel.numel() for fast in inner]
-        joined = inner[0].kernel.new_empty(2 * sum(sizes))
-        parts = joined.split([size for size in sizes for _ in range(2)])
-        for fast, kernel, turned in zip(inner, parts[::2], parts[1::2], strict=True):
-            fast.kernel, fast.turned = kernel.view_as(fast.kernel), turned.view_as(fast.turned)
-        return joined
+    def __post_init__(self) -> None:
+        shapes = self.network.layer_shapes
+        inner = [fast for fast in self.couplings[1:-1] if isinstance(fast, FastConv)]
+        self.sizes = [prod(shape) for shape in shapes]
+        *self.offsets, total = accumulate(self.sizes, initial=0)
+        self.total = padded(total)
+        *self.channel_at, _ = accumulate((shape[0] for shape in shapes[:-1]), initial=0)
+        map_sizes = (fast.coupling.above * prod(fast.map_shape) for fast in inner)
+        *self.map_at, self.map_total = accumulate(map_sizes, initial=0)
+        self.weights = _joined(inner)
+        # From the outputs down: the longest sums first, so that none is begun last.
+        tasks = [self._tasks(n, fast) for n, fast in enumerate(inner, 1)][::-1]
+        self.ups, self.downs = (
+            Convolutions(way, inner[0].coupling.kernel, self.device)
+            for way in zip(*tasks, strict=True)
+        )
 
     def _tasks(self, n: int, fast: FastConv) -> tuple[Task, Task]:
         """The convolutions of coupling n, up and down."""
-        coupling, (_, *below), above = fast.coupling, fast.below_shape, fast.map_shape
-        map_at = self.map_at[n - 1]
+        coupling, below, maps = fast.coupling, fast.below_shape[1:], fast.map_shape
+        taps, map_at = coupling.kernel**2, self.map_at[n - 1]
         up = Task(
             read=self.offsets[n - 1],
             weights=fast.kernel.storage_offset(),
@@ -142,9 +173,10 @@ class Moving(Relaxing):
             height=below[0],
             width=below[1],
             padding=coupling.padding,
-            rows=above[0],
-            columns=above[1],
+            rows=maps[0],
+            columns=maps[1],
             layer_at=self.offsets[n],
+            split=-(-taps * coupling.below // TERMS),
         )
         down = Task(
             read=map_at,
@@ -153,12 +185,13 @@ class Moving(Relaxing):
             channel_at=self.channel_at[n - 1],
             channels=coupling.above,
             outputs=coupling.below,
-            height=above[0],
-            width=above[1],
+            height=maps[0],
+            width=maps[1],
             padding=coupling.kernel - 1 - coupling.padding,
             rows=below[0],
             columns=below[1],
             layer_at=self.offsets[n - 1],
+            split=-(-taps * coupling.above // TERMS),
         )
         return up, down
 
@@ -166,84 +199,62 @@ class Moving(Relaxing):
 
     def free(self, first: Tensor, steps: int) -> Phase:
         states, activities = self.start(len(first))
-        now = Standing(self._side_by_side(states), self._side_by_side(activities))
-        return self._run(first, now, steps)
+        start = Standing(self._side_by_side(states), self._side_by_side(activities))
+        return self._run(first, start, steps)
 
     def nudged(self, first: Tensor, free: Phase, labels: Tensor, direction: int) -> Phase:
         rest: Standing = free.carried
-        return self._run(first, rest.clone(), self.learning.nudged_steps, labels, direction, rest)
+        lag = rest.sent - self.network.neuron(rest.state)
+        nudge = {"NUDGED": True, "lag": lag, "labels": labels, "rest": rest.state}
+        return self._run(
+            first, rest.clone(), self.learning.nudged_steps, **nudge, direction=direction
+        )
 
-    def _run(
-        self,
-        first: Tensor,
-        now: Standing,
-        steps: int,
-        labels: Tensor | None = None,
-        direction: int = 1,
-        rest: Standing | None = None,
-    ) -> Phase:
-        batch = len(first)
-        where = {"dtype": torch.int32, "device": self.device}
-        order, count = torch.arange(batch, **where), torch.full((1,), batch, **where)
-        changed = torch.zeros(steps, batch, **where)
-        ran = torch.full((batch,), steps, **where)
+    def _run(self, first: Tensor, now: Standing, steps: int, **nudge: Any) -> Phase:
+        batch, integer = len(first), {"dtype": torch.int32, "device": self.device}
         maps = torch.empty(batch, self.map_total, device=self.device)
         fields = torch.zeros_like(maps, dtype=torch.float16)
         pooled = torch.empty_like(now.state)
         pooled[:, : self.sizes[0]] = flat(first)
-        lag = now.state
-        if rest is not None:
-            lag = rest.sent - self.network.neuron(rest.state)
-        sent, new_sent, before = now.sent, now.sent.clone(), now.state
-        top = self.couplings[-1]
+        order, count = torch.arange(batch, **integer), torch.full((1,), batch, **integer)
+        changed, ran = torch.zeros(steps, batch, **integer), torch.full((batch,), steps, **integer)
         gain, bias = self._scales()
-        output_bias = top.coupling.bias
-        if output_bias is None:
-            output_bias = torch.zeros(self.sizes[-1], device=self.device)
+        # Free neurons have no lag.
+        neurons = {"NUDGED": False, "lag": now.state} | nudge
         shared = {
+            "maps": maps,
             "pooled": pooled,
             "gain": gain,
             "bias": bias,
             "state": now.state,
-            "lag": lag,
+            "lag": neurons["lag"],
             "order": order,
             "count": count,
-            "unit": UNIT,
-            "NUDGED": labels is not None,
-            "TASKS": len(self.ups),
+            "relative": RELATIVE,
+            "least": LEAST,
+            "NUDGED": neurons["NUDGED"],
             "TASK": len(Task._fields),
             "enable_fp_fusion": False,
         }
+        room = max(way.room(batch) for way in (self.ups, self.downs))
+        programs = max(way.programs(batch) for way in (self.ups, self.downs))
+        split = {
+            "weights": self.weights,
+            "parts": torch.empty(room, device=self.device),
+            "arrived": torch.zeros(programs, **integer),
+        }
+        outputs = self._outputs(now, nudge)
+        sent, new_sent, before = now.sent, now.sent.clone(), now.state
         for t in range(steps):
             if t + 1 == steps:
                 before = now.state.clone()
-            now_shared = shared | {"sent": sent, "new_sent": new_sent, "changed": changed[t]}
-            self._convolve(self.ups, self.up_table, sent, maps, batch, now_shared, send=False)
+            here = shared | {"sent": sent, "new_sent": new_sent, "changed": changed[t]}
+            self.ups.launch(sent, maps, SEND=False, **split, **(here | {"NUDGED": False}))
             pool_and_top_kernel[(self._pool_programs(batch),)](
-                maps=maps,
-                fields=fields,
-                tasks=self.up_table,
-                output_weights=top.kernel,
-                output_gain=top.coupling.synapses.gain.detach(),
-                output_bias=output_bias.detach(),
-                labels=order if labels is None else labels,
-                rest=now.state if rest is None else rest.state,
-                beta=self.beta,
-                map_stride=self.map_total,
-                total=self.total,
-                batch=batch,
-                per_class=self.network.per_class,
-                direction=direction,
-                CONSTANT=self.learning.nudge == "constant",
-                CLAMPED=self.network.dynamics.clamp_nudged,
-                RAW=labels is not None and self.network.sends_state,
-                THIN=self.sizes[-1],
-                POOL=self.pool,
-                BLOCK=BLOCK,
-                **now_shared,
+                fields=fields, batch=batch, **outputs, **here
             )
-            self._convolve(self.downs, self.down_table, fields, maps, batch, now_shared, send=True)
-            if labels is None and t % EVERY == EVERY - 1:
+            self.downs.launch(fields, now.state, SEND=True, **split, **here)
+            if not nudge and t % EVERY == EVERY - 1:
                 compact_kernel[(1,)](
                     order, count, changed[t], ran, t, BATCH=power_of_two(batch), num_warps=1
                 )
@@ -252,33 +263,31 @@ class Moving(Relaxing):
         residual = (now.state - before).abs().amax(1)
         return Phase(self._layers(now.state), self._layers(sent), residual, ran, now)
 
-    def _convolve(
-        self,
-        tasks: list[Task],
-        table: Tensor,
-        read: Tensor,
-        maps: Tensor,
-        batch: int,
-        shared: dict[str, Any],
-        send: bool,
-    ) -> None:
-        tile = Tile.fitting(tasks)
-        convolve_kernel[(tile.programs(tasks, batch),)](
-            read=read,
-            weights=self.weights,
-            maps=maps,
-            tasks=table,
-            read_stride=read.shape[1],
-            write_stride=self.total if send else self.map_total,
-            SEND=send,
-            KERNEL=self.kernel,
-            ROWS=tile.rows,
-            OUTPUTS=tile.outputs,
-            DEPTH=tile.depth,
-            num_warps=tile.warps,
-            num_stages=tile.stages,
-            **(shared | {"NUDGED": shared["NUDGED"] and send}),
-        )
+    def _outputs(self, now: Standing, nudge: dict[str, Any]) -> dict[str, Any]:
+        """Arguments of `pool_and_top_kernel` that stay the same during a phase."""
+        network, top, inner = self.network, self.couplings[-1], self.network.couplings[1]
+        assert isinstance(inner, ConvPool) and isinstance(network.dynamics, Prototypical)
+        bias = top.coupling.bias
+        return {
+            "tasks": self.ups.table,
+            "output_weights": top.kernel,
+            "output_gain": top.coupling.synapses.gain.detach(),
+            "output_bias": now.state.new_zeros(self.sizes[-1]) if bias is None else bias.detach(),
+            "labels": nudge.get("labels", now.state),
+            "rest": nudge.get("rest", now.state),
+            "beta": self.beta,
+            "direction": nudge.get("direction", 1),
+            "per_class": network.per_class,
+            "map_stride": self.map_total,
+            "total": self.total,
+            "CONSTANT": self.learning.nudge == "constant",
+            "CLAMPED": network.dynamics.clamp_nudged,
+            "RAW": bool(nudge) and network.sends_state,
+            "THIN": self.sizes[-1],
+            "POOL": inner.pool,
+            "TASKS": len(self.ups.tasks),
+            "BLOCK": BLOCK,
+        }
 
     def _pool_programs(self, batch: int) -> int:
         """One for each sample's outputs, then those that pool."""
@@ -301,13 +310,19 @@ class Moving(Relaxing):
 
     def _layers(self, joined: Tensor) -> list[Tensor]:
         """The layers that lie side by side, (batch, *layer) each."""
-        found = []
-        for at, size, shape in zip(
-            self.offsets, self.sizes, self.network.layer_shapes, strict=True
-        ):
-            layer = joined[:, at : at + size]
-            if len(shape) == 3:
-                channels, height, width = shape
-                layer = layer.unflatten(1, (height, width, channels)).permute(0, 3, 1, 2)
-            found.append(layer)
-        return found
+        parts = joined[:, : sum(self.sizes)].split(self.sizes, 1)
+        images = [
+            part.unflatten(1, (*shape[1:], shape[0])).permute(0, 3, 1, 2)
+            for part, shape in zip(parts, self.network.layer_shapes[:-1], strict=False)
+        ]
+        return [*images, parts[-1]]
+
+
+def _joined(inner: list[FastConv]) -> Tensor:
+    """All kernels, in both directions, moved into one array that one launch can read."""
+    sizes = [fast.kernel.numel() for fast in inner for _ in range(2)]
+    joined = inner[0].kernel.new_empty(sum(sizes))
+    parts = joined.split(sizes)
+    for fast, kernel, turned in zip(inner, parts[::2], parts[1::2], strict=True):
+        fast.kernel, fast.turned = kernel.view_as(fast.kernel), turned.view_as(fast.turned)
+    return joined

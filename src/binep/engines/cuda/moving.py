@@ -34,9 +34,13 @@ def convolve_kernel(
     count,
     changed,  # int32, (batch,)
     tasks,  # int32, (TASKS, TASK): see `by_moving.Task`
+    parts,  # f32: sums over parts of the terms
+    arrived,  # int32, zero: how many of them are there
+    batch,
     read_stride,
     write_stride,  # of maps, or total
-    unit,
+    relative,
+    least,
     SEND: tl.constexpr,
     NUDGED: tl.constexpr,
     TASKS: tl.constexpr,
@@ -46,16 +50,28 @@ def convolve_kernel(
     OUTPUTS: tl.constexpr,
     DEPTH: tl.constexpr,
 ):
-    """Convolutions (stride 1) of all couplings; with SEND they are drives from above, and the layers
-    below move by one step."""
+    """Convolutions (stride 1) of all couplings; with SEND they drive the layers below, which then
+    move by one step."""
     active = tl.load(count)
-    task, tile = _find(tasks, active, TASKS, TASK, ROWS, OUTPUTS)
+    task, tile, start = -1, 0, 0
+    for j in tl.static_range(TASKS):
+        programs = _tiles(tasks + j * TASK, active, ROWS, OUTPUTS) * _split(
+            tasks + j * TASK, active, batch
+        )
+        here = (tl.program_id(0) >= start) & (tl.program_id(0) < start + programs)
+        task, tile = tl.where(here, j, task), tl.where(here, tl.program_id(0) - start, tile)
+        start += programs
     if task < 0:
         return
     tasks += task * TASK
+    split = _split(tasks, active, batch)
+    part, tile = tile % split, tile // split
     source, kernel = tl.multiple_of(tl.load(tasks), 16), tl.multiple_of(tl.load(tasks + 1), 16)
     target, channel_at = tl.load(tasks + 2), tl.load(tasks + 3)
-    channels, outputs = tl.multiple_of(tl.load(tasks + 4), 16), tl.multiple_of(tl.load(tasks + 5), 16)
+    channels, outputs = (
+        tl.multiple_of(tl.load(tasks + 4), 16),
+        tl.multiple_of(tl.load(tasks + 5), 16),
+    )
     height, width, padding = tl.load(tasks + 6), tl.load(tasks + 7), tl.load(tasks + 8)
     rows, columns = tl.load(tasks + 9), tl.load(tasks + 10)
     tiles = outputs // OUTPUTS
@@ -87,9 +103,13 @@ def convolve_kernel(
         width,
         KERNEL,
     )
-    line, column, channel = line_from, column_from, 0
+    deep, wide = channels // DEPTH, column_to - column_from
+    blocks = (line_to - line_from) * wide * deep
+    block = blocks * part // split
+    channel, tap = block % deep * DEPTH, block // deep
+    line, column = line_from + tap // wide, column_from + tap % wide
     total = tl.zeros((ROWS, OUTPUTS), tl.float32)
-    for _ in range((line_to - line_from) * (column_to - column_from) * (channels // DEPTH)):
+    for _ in range(block, blocks * (part + 1) // split):
         there = ((down >> line) & (right >> column) & 1) > 0
         offset = (line * width + column) * channels + channel
         term = (line * KERNEL + column) * channels + channel
@@ -102,6 +122,22 @@ def convolve_kernel(
         end = column == column_to
         column = tl.where(end, column_from, column)
         line += end.to(tl.int32)
+    complete = split == 1
+    if split > 1:
+        # Whoever comes last adds up what all have found, always in the same order.
+        mine = tl.program_id(0) - part
+        local = tl.arange(0, ROWS)[:, None] * OUTPUTS + tl.arange(0, OUTPUTS)[None, :]
+        tl.store(parts + (mine + part) * (ROWS * OUTPUTS) + local, total)
+        tl.debug_barrier()
+        complete = tl.atomic_add(arrived + mine, 1) == split - 1
+        if complete:
+            tl.store(arrived + mine, 0)
+            total = tl.zeros((ROWS, OUTPUTS), tl.float32)
+            for p in range(split):
+                found = parts + (mine + p) * (ROWS * OUTPUTS) + local
+                total += tl.load(found, cache_modifier=".cg")
+    if not complete:
+        return
     place = sample * write_stride + target + position * outputs
     index, inside = place[:, None] + n[None, :], real[:, None] & (n < outputs)[None, :]
     if SEND:
@@ -109,25 +145,22 @@ def convolve_kernel(
         drive = drive * tl.load(gain + channel_at + n)[None, :]
         drive = drive + tl.load(bias + channel_at + n)[None, :] + total
         s = tl.minimum(tl.maximum(drive, 0.0), 1.0)
-        news = _send(s, index, inside, state, sent, new_sent, lag, unit, NUDGED, False)
+        news = _send(s, index, inside, state, sent, new_sent, lag, relative, least, NUDGED, False)
         tl.store(changed + sample, 1, mask=real & (tl.max(news.to(tl.int32), 1) > 0))
     else:
         tl.store(maps + index, total, mask=inside)
 
 
 @triton.jit
-def _find(
-    tasks, active, TASKS: tl.constexpr, TASK: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr
-):
-    """Which convolution this program works for, and at which of its tiles; -1 if there is none."""
-    task, tile, start = -1, 0, 0
-    for j in tl.static_range(TASKS):
-        positions = tl.load(tasks + j * TASK + 9) * tl.load(tasks + j * TASK + 10)
-        tiles = tl.cdiv(active * positions, ROWS) * (tl.load(tasks + j * TASK + 5) // OUTPUTS)
-        here = (tl.program_id(0) >= start) & (tl.program_id(0) < start + tiles)
-        task, tile = tl.where(here, j, task), tl.where(here, tl.program_id(0) - start, tile)
-        start += tiles
-    return task, tile
+def _tiles(task, active, ROWS: tl.constexpr, OUTPUTS: tl.constexpr):
+    positions = tl.load(task + 9) * tl.load(task + 10)
+    return tl.cdiv(active * positions, ROWS) * (tl.load(task + 5) // OUTPUTS)
+
+
+@triton.jit
+def _split(task, active, batch):
+    """Into how many parts a sum is split: few tiles would leave most of the GPU idle."""
+    return tl.where(2 * active <= batch, tl.load(task + 12), 1)
 
 
 @triton.jit
@@ -139,7 +172,8 @@ def _send(
     sent,
     new_sent,
     lag,
-    unit,
+    relative,
+    least,
     NUDGED: tl.constexpr,
     RAW: tl.constexpr,
 ):
@@ -156,6 +190,7 @@ def _send(
             a = tl.minimum(tl.maximum(a, 0.0), 1.0)
         new = a.to(tl.float16)
     else:
+        unit = tl.maximum(relative * before.to(tl.float32), least)
         new = tl.where(tl.abs(a - before.to(tl.float32)) < unit, before, a.to(tl.float16))
     tl.store(new_sent + index, new, mask=inside)
     return inside & (new != before)
@@ -187,7 +222,8 @@ def pool_and_top_kernel(
     batch,
     per_class,
     direction,
-    unit,
+    relative,
+    least,
     NUDGED: tl.constexpr,
     CONSTANT: tl.constexpr,
     CLAMPED: tl.constexpr,
@@ -198,7 +234,7 @@ def pool_and_top_kernel(
     TASK: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Max-pools with switches of all couplings, which unpool the layer above; and the outputs' step.
+    """Max-pools of all couplings, by whose switches the layer above is unpooled; the outputs' step.
 
     What no pool covers in `fields` is left alone: it must be zero already. The layer below the
     outputs has all of its drive then, and moves.
@@ -221,7 +257,7 @@ def pool_and_top_kernel(
                 anchor = tl.load(rest + index, mask=real, other=0.0) if CONSTANT else s
                 nudge = tl.load(beta) * direction * (y - anchor)
             s = moved(s, drive, nudge, 0.5, 0.5, 1.0, False, NUDGED, CLAMPED)
-            news = _send(s, index, real, state, sent, new_sent, lag, unit, NUDGED, RAW)
+            news = _send(s, index, real, state, sent, new_sent, lag, relative, least, NUDGED, RAW)
             tl.store(changed + sample, 1, mask=tl.max(news.to(tl.int32), 0) > 0)
         return
     task, block, start = -1, 0, batch
@@ -262,7 +298,7 @@ def pool_and_top_kernel(
         above = thin_product(outputs, output_weights + i, units, inside, THIN)
         drive = drive + tl.load(output_gain) * above
         s = tl.minimum(tl.maximum(drive, 0.0), 1.0)
-        news = _send(s, index, inside, state, sent, new_sent, lag, unit, NUDGED, False)
+        news = _send(s, index, inside, state, sent, new_sent, lag, relative, least, NUDGED, False)
         tl.store(changed + sample, 1, mask=news)
 
 
