@@ -1,5 +1,5 @@
 # pyright: reportCallIssue=false, reportArgumentType=false
-"""Relaxing convolutional networks of real activations, each sample until it rests; see `moving`."""
+"""Relaxing convolutional networks of real activations by what changes; see `moving`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,14 +8,15 @@ from math import gcd, prod
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from binep.couplings import ConvPool, Dense
 from binep.dynamics import Prototypical
 from binep.engines.cuda.couplings import FastConv, Tensors, flat
-from binep.engines.cuda.moving import compact_kernel, convolve_kernel, pool_and_top_kernel
+from binep.engines.cuda.moving import SPREAD, compact_kernel, convolve_kernel, pool_and_top_kernel
 from binep.engines.cuda.packing import padded
-from binep.engines.cuda.phases import Phase, Relaxing, power_of_two
+from binep.engines.cuda.phases import Phase, Relaxing, in_order, power_of_two
 from binep.network import Network
 from binep.neurons import HardSigmoid
 
@@ -23,10 +24,7 @@ THIN = 16  # outputs at most
 TERMS = 1600  # of a sum that one program adds up even where most samples rest
 BLOCK = 512  # neurons that a program pools
 EVERY = 2  # steps after which samples at rest are left out
-# What is not sent: changes by less than a part of what was sent, which float16 can hardly tell from
-# it, or by less than a unit.
-RELATIVE = 2.0**-10
-LEAST = 2.0**-14
+UNIT = 2.0**-16  # less is not sent
 
 
 class Task(NamedTuple):
@@ -95,38 +93,49 @@ class Convolutions:
         """How many numbers the parts of sums take."""
         return self.programs(batch) * self.tile.rows * self.tile.outputs
 
-    def launch(self, read: Tensor, wrote: Tensor, **arguments: Any) -> None:
-        """Convolve what is read, see `convolve_kernel`."""
+    def launch(self, read: Tensor, sums: Tensor, **arguments: Any) -> None:
+        """Bring sums over all that was sent up to date, see `convolve_kernel`."""
         convolve_kernel[(self.programs(len(read)),)](
             read=read,
+            sums=sums,
             tasks=self.table,
             batch=len(read),
             read_stride=read.shape[1],
-            write_stride=wrote.shape[1],
+            sum_stride=sums.shape[1],
             TASKS=len(self.tasks),
+            TASK=len(Task._fields),
             KERNEL=self.kernel,
             ROWS=self.tile.rows,
             OUTPUTS=self.tile.outputs,
             DEPTH=self.tile.depth,
             num_warps=self.tile.warps,
             num_stages=self.tile.stages,
+            enable_fp_fusion=False,
             **arguments,
         )
 
 
 @dataclass
 class Standing(Tensors):
-    """Where a mini-batch stands, all layers side by side."""
+    """Where a mini-batch stands, all layers or all maps side by side; see `moving`.
+
+    Attributes:
+        state, sent: of all neurons. maps: sums before pooling. fields: what goes down through the
+            winners' places, as sent. down: the drive that comes of it.
+    """
 
     state: Tensor
     sent: Tensor
+    maps: Tensor
+    fields: Tensor
+    down: Tensor
 
 
 @dataclass
 class Moving(Relaxing):
     """Convolutional networks of real, prototypical neurons below a few outputs."""
 
-    real_precision = "float16 until rest"
+    real_precision = "float16 differences, float32"
 
     @staticmethod
     def fits(network: Network) -> bool:
@@ -144,18 +153,18 @@ class Moving(Relaxing):
 
     def __post_init__(self) -> None:
         shapes = self.network.layer_shapes
-        inner = [fast for fast in self.couplings[1:-1] if isinstance(fast, FastConv)]
+        self.inner = [fast for fast in self.couplings[1:-1] if isinstance(fast, FastConv)]
         self.sizes = [prod(shape) for shape in shapes]
         *self.offsets, total = accumulate(self.sizes, initial=0)
         self.total = padded(total)
         *self.channel_at, _ = accumulate((shape[0] for shape in shapes[:-1]), initial=0)
-        map_sizes = (fast.coupling.above * prod(fast.map_shape) for fast in inner)
+        map_sizes = (fast.coupling.above * prod(fast.map_shape) for fast in self.inner)
         *self.map_at, self.map_total = accumulate(map_sizes, initial=0)
-        self.weights = _joined(inner)
+        self.weights = _joined(self.inner)
         # From the outputs down: the longest sums first, so that none is begun last.
-        tasks = [self._tasks(n, fast) for n, fast in enumerate(inner, 1)][::-1]
+        tasks = [self._tasks(n, fast) for n, fast in enumerate(self.inner, 1)][::-1]
         self.ups, self.downs = (
-            Convolutions(way, inner[0].coupling.kernel, self.device)
+            Convolutions(way, self.inner[0].coupling.kernel, self.device)
             for way in zip(*tasks, strict=True)
         )
 
@@ -198,63 +207,92 @@ class Moving(Relaxing):
     # --- phases
 
     def free(self, first: Tensor, steps: int) -> Phase:
-        states, activities = self.start(len(first))
-        start = Standing(self._side_by_side(states), self._side_by_side(activities))
-        return self._run(first, start, steps)
+        """All neurons start alike; what they first send is rounded once."""
+        batch = len(first)
+        state = torch.cat([flat(layer) for layer in self.start(batch)[0]], 1)
+        state = F.pad(state, (0, self.total - state.shape[1]))
+        delta = (self.network.neuron(state) * SPREAD.value).half()
+        maps = torch.zeros(batch, self.map_total, device=self.device)
+        start = Standing(
+            state,
+            delta.float() / SPREAD.value,
+            maps,
+            torch.zeros_like(maps),
+            torch.zeros_like(state),
+        )
+        return self._run(first, start, delta, steps)
 
     def nudged(self, first: Tensor, free: Phase, labels: Tensor, direction: int) -> Phase:
         rest: Standing = free.carried
-        lag = rest.sent - self.network.neuron(rest.state)
-        nudge = {"NUDGED": True, "lag": lag, "labels": labels, "rest": rest.state}
-        return self._run(
-            first, rest.clone(), self.learning.nudged_steps, **nudge, direction=direction
-        )
+        nudge = {
+            "NUDGED": True,
+            "RAW": self.network.sends_state,
+            "labels": labels,
+            "rest": rest.state,
+            "direction": direction,
+        }
+        steps = self.learning.nudged_steps
+        return self._run(first, rest.clone(), torch.zeros_like(rest.sent).half(), steps, **nudge)
 
-    def _run(self, first: Tensor, now: Standing, steps: int, **nudge: Any) -> Phase:
+    def switches(self, phase: Phase) -> dict[int, Tensor | None]:
+        now: Standing = phase.carried
+        found = {}
+        for n, (fast, at) in enumerate(zip(self.inner, self.map_at, strict=True), 1):
+            shape = (fast.coupling.above, *fast.map_shape)
+            maps = _image(now.maps[:, at : at + prod(shape)], shape)
+            found[n] = fast.pool(in_order(maps))[1]
+        return found
+
+    def _run(self, first: Tensor, now: Standing, delta: Tensor, steps: int, **nudge: Any) -> Phase:
+        """Some steps from where a mini-batch stands.
+
+        Args:
+            delta: f16, (batch, total), spread: of what was sent the sums do not know yet.
+            nudge: arguments of `pool_and_top_kernel`, in the nudged phase.
+        """
         batch, integer = len(first), {"dtype": torch.int32, "device": self.device}
-        maps = torch.empty(batch, self.map_total, device=self.device)
-        fields = torch.zeros_like(maps, dtype=torch.float16)
-        pooled = torch.empty_like(now.state)
-        pooled[:, : self.sizes[0]] = flat(first)
         order, count = torch.arange(batch, **integer), torch.full((1,), batch, **integer)
         changed, ran = torch.zeros(steps, batch, **integer), torch.full((batch,), steps, **integer)
+        field_delta = torch.zeros_like(now.fields, dtype=torch.float16)
+        pooled = torch.empty_like(now.state)
+        pooled[:, : self.sizes[0]] = flat(first)
         gain, bias = self._scales()
-        # Free neurons have no lag.
-        neurons = {"NUDGED": False, "lag": now.state} | nudge
-        shared = {
-            "maps": maps,
+        neurons = {
             "pooled": pooled,
             "gain": gain,
             "bias": bias,
             "state": now.state,
-            "lag": neurons["lag"],
             "order": order,
             "count": count,
-            "relative": RELATIVE,
-            "least": LEAST,
-            "NUDGED": neurons["NUDGED"],
-            "TASK": len(Task._fields),
-            "enable_fp_fusion": False,
+            "unit": UNIT,
         }
-        room = max(way.room(batch) for way in (self.ups, self.downs))
-        programs = max(way.programs(batch) for way in (self.ups, self.downs))
-        split = {
+        ways = (self.ups, self.downs)
+        convolving = {
             "weights": self.weights,
-            "parts": torch.empty(room, device=self.device),
-            "arrived": torch.zeros(programs, **integer),
+            "delta": delta,
+            "parts": torch.empty(max(way.room(batch) for way in ways), device=self.device),
+            "arrived": torch.zeros(max(way.programs(batch) for way in ways), **integer),
         }
-        outputs = self._outputs(now, nudge)
+        outputs = self._outputs(now) | nudge
         sent, new_sent, before = now.sent, now.sent.clone(), now.state
+        neurons |= {"sent": sent, "new_sent": new_sent, "changed": changed[0]}
+        self.ups.launch(delta, now.maps, SEND=False, **convolving, **neurons)
         for t in range(steps):
             if t + 1 == steps:
                 before = now.state.clone()
-            here = shared | {"sent": sent, "new_sent": new_sent, "changed": changed[t]}
-            self.ups.launch(sent, maps, SEND=False, **split, **(here | {"NUDGED": False}))
+            neurons |= {"sent": sent, "new_sent": new_sent, "changed": changed[t]}
             pool_and_top_kernel[(self._pool_programs(batch),)](
-                fields=fields, batch=batch, **outputs, **here
+                maps=now.maps,
+                fields=now.fields,
+                field_delta=field_delta,
+                batch=batch,
+                enable_fp_fusion=False,
+                **outputs,
+                **neurons,
             )
-            self.downs.launch(fields, now.state, SEND=True, **split, **here)
-            if not nudge and t % EVERY == EVERY - 1:
+            self.downs.launch(field_delta, now.down, SEND=True, **convolving, **neurons)
+            self.ups.launch(delta, now.maps, SEND=False, **convolving, **neurons)
+            if t % EVERY == EVERY - 1 and not nudge:
                 compact_kernel[(1,)](
                     order, count, changed[t], ran, t, BATCH=power_of_two(batch), num_warps=1
                 )
@@ -263,8 +301,8 @@ class Moving(Relaxing):
         residual = (now.state - before).abs().amax(1)
         return Phase(self._layers(now.state), self._layers(sent), residual, ran, now)
 
-    def _outputs(self, now: Standing, nudge: dict[str, Any]) -> dict[str, Any]:
-        """Arguments of `pool_and_top_kernel` that stay the same during a phase."""
+    def _outputs(self, now: Standing) -> dict[str, Any]:
+        """Arguments of `pool_and_top_kernel` that stay the same during a free phase."""
         network, top, inner = self.network, self.couplings[-1], self.network.couplings[1]
         assert isinstance(inner, ConvPool) and isinstance(network.dynamics, Prototypical)
         bias = top.coupling.bias
@@ -273,19 +311,21 @@ class Moving(Relaxing):
             "output_weights": top.kernel,
             "output_gain": top.coupling.synapses.gain.detach(),
             "output_bias": now.state.new_zeros(self.sizes[-1]) if bias is None else bias.detach(),
-            "labels": nudge.get("labels", now.state),
-            "rest": nudge.get("rest", now.state),
+            "labels": now.state,
+            "rest": now.state,
             "beta": self.beta,
-            "direction": nudge.get("direction", 1),
+            "direction": 1,
             "per_class": network.per_class,
             "map_stride": self.map_total,
             "total": self.total,
+            "NUDGED": False,
             "CONSTANT": self.learning.nudge == "constant",
             "CLAMPED": network.dynamics.clamp_nudged,
-            "RAW": bool(nudge) and network.sends_state,
+            "RAW": False,
             "THIN": self.sizes[-1],
             "POOL": inner.pool,
             "TASKS": len(self.ups.tasks),
+            "TASK": len(Task._fields),
             "BLOCK": BLOCK,
         }
 
@@ -303,19 +343,17 @@ class Moving(Relaxing):
             biases.append(none if n == 0 or bias is None else bias.detach())
         return torch.cat(gains), torch.cat(biases)
 
-    def _side_by_side(self, layers: list[Tensor]) -> Tensor:
-        """(batch, total), images channels last."""
-        batch, missing = len(layers[0]), self.total - sum(self.sizes)
-        return torch.cat([*map(flat, layers), layers[0].new_zeros(batch, missing)], 1)
-
     def _layers(self, joined: Tensor) -> list[Tensor]:
         """The layers that lie side by side, (batch, *layer) each."""
         parts = joined[:, : sum(self.sizes)].split(self.sizes, 1)
-        images = [
-            part.unflatten(1, (*shape[1:], shape[0])).permute(0, 3, 1, 2)
-            for part, shape in zip(parts, self.network.layer_shapes[:-1], strict=False)
-        ]
-        return [*images, parts[-1]]
+        shapes = self.network.layer_shapes
+        return [*map(_image, parts[:-1], shapes[:-1]), parts[-1]]
+
+
+def _image(values: Tensor, shape: Sequence[int]) -> Tensor:
+    """(batch, units), channels last, as (batch, *shape)."""
+    channels, height, width = shape
+    return values.unflatten(1, (height, width, channels)).permute(0, 3, 1, 2)
 
 
 def _joined(inner: list[FastConv]) -> Tensor:

@@ -200,8 +200,11 @@ class FastConv:
 
     def up(self, below: Tensor) -> tuple[Tensor, Tensor | None]:
         """Pooled sums and the winners' places, both (batch, *above), channels last."""
-        pooled, switches, _ = self._pool(self.maps(below), None, None)
-        return pooled, switches
+        return self.pool(self.maps(below))
+
+    def pool(self, maps: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The same from sums before pooling."""
+        return self._pool(maps, None, None)[:2]
 
     def up_with_field(self, below: Tensor, above: Tensor, field: Tensor, **advance: Any) -> Tensor:
         """Pooled sums; `field` receives what `above` sends down through the winners' places.
@@ -291,8 +294,9 @@ class FastConv:
             self.coupling.padding,
             POOL=self.coupling.pool,
             KERNEL=self.coupling.kernel,
-            GROUP=16,
+            GROUP=4,
             BELOW=1 << (below - 1).bit_length(),
+            num_warps=1,
         )
 
     def up_events(self, kept: Kept, flips: Listed) -> None:
@@ -311,8 +315,9 @@ class FastConv:
             self.coupling.above,
             self.coupling.padding,
             KERNEL=self.coupling.kernel,
-            GROUP=16,
+            GROUP=4,
             ABOVE=1 << (self.coupling.above - 1).bit_length(),
+            num_warps=2,
         )
 
     def _pool(

@@ -302,7 +302,8 @@ class CudaEngine:
             base = self.relaxer.nudged(first, free, labels, -1)
             span = 2 * learning.beta
         self._count(labels, free, nudged, base)
-        self.updater.update(x, numbers, switches, nudged, base, abs(span))
+        places = [self.relaxer.switches(phase) for phase in (nudged, base)]
+        self.updater.update(x, numbers, switches, nudged, base, places, abs(span))
         for optimizer in self._sgds():
             optimizer.step()
         for n, fast in enumerate(self.couplings):

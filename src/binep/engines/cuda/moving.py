@@ -1,12 +1,13 @@
 # pyright: reportPossiblyUnboundVariable=false, reportGeneralTypeIssues=false
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false
 # pyright: reportOperatorIssue=false, reportCallIssue=false, reportIndexIssue=false
-"""Triton kernels of convolutional networks in which samples that have come to rest are left alone.
+"""Triton kernels of convolutional networks that send differences, until a sample comes to rest.
 
-Neurons send their activity in float16. A free neuron whose activity differs from what it sent by
-less than a unit sends nothing new, so that a sample comes to rest: from then on every step would be
-the same. `order` lists the samples that still move, `count` says how many; a launch does the work
-of all couplings for those.
+What a neuron has sent follows its activity; each step sends the difference in float16, which rounds
+it relative to itself, and sums over what was sent are kept in float32. A difference of less than a
+unit is not sent, so that a sample comes to rest: from then on every step would be the same. `order`
+lists the samples that still move, `count` says how many; a launch does the work of all couplings
+for those.
 
 All layers of a sample lie side by side, (batch, total), images channels last; maps and fields too.
 """
@@ -17,19 +18,22 @@ import triton.language as tl
 from binep.engines.cuda.convolving import largest_in_pool, pool_corner, window
 from binep.engines.cuda.kernels import moved, thin_product, thin_sums
 
+# Factor on differences, which would else sink below what float16 can hold.
+SPREAD = tl.constexpr(1024.0)
+
 
 @triton.jit
 def convolve_kernel(
-    read,  # f16, (batch, all that is read): activities, or fields if SEND
+    read,  # f16, (batch, all that is read): differences of activities, or of fields if SEND
     weights,  # f16: kernels, (KERNEL * KERNEL, channels, outputs) each
-    maps,  # f32, (batch, all maps), unless SEND
+    sums,  # f32, (batch, all that is written), changed: over all that was sent
     pooled,  # f32, (batch, total), if SEND: sums from below
     gain,  # f32: of all channels
     bias,
     state,  # f32, (batch, total)
-    sent,  # f16, (batch, total)
+    sent,  # f32, (batch, total)
     new_sent,
-    lag,  # f32, (batch, total), if NUDGED
+    delta,  # f16, (batch, total)
     order,
     count,
     changed,  # int32, (batch,)
@@ -38,11 +42,9 @@ def convolve_kernel(
     arrived,  # int32, zero: how many of them are there
     batch,
     read_stride,
-    write_stride,  # of maps, or total
-    relative,
-    least,
+    sum_stride,
+    unit,
     SEND: tl.constexpr,
-    NUDGED: tl.constexpr,
     TASKS: tl.constexpr,
     TASK: tl.constexpr,
     KERNEL: tl.constexpr,
@@ -55,9 +57,8 @@ def convolve_kernel(
     active = tl.load(count)
     task, tile, start = -1, 0, 0
     for j in tl.static_range(TASKS):
-        programs = _tiles(tasks + j * TASK, active, ROWS, OUTPUTS) * _split(
-            tasks + j * TASK, active, batch
-        )
+        each = tasks + j * TASK
+        programs = _tiles(each, active, ROWS, OUTPUTS) * _split(each, active, batch)
         here = (tl.program_id(0) >= start) & (tl.program_id(0) < start + programs)
         task, tile = tl.where(here, j, task), tl.where(here, tl.program_id(0) - start, tile)
         start += programs
@@ -68,10 +69,8 @@ def convolve_kernel(
     part, tile = tile % split, tile // split
     source, kernel = tl.multiple_of(tl.load(tasks), 16), tl.multiple_of(tl.load(tasks + 1), 16)
     target, channel_at = tl.load(tasks + 2), tl.load(tasks + 3)
-    channels, outputs = (
-        tl.multiple_of(tl.load(tasks + 4), 16),
-        tl.multiple_of(tl.load(tasks + 5), 16),
-    )
+    channels, outputs = tl.load(tasks + 4), tl.load(tasks + 5)
+    channels, outputs = tl.multiple_of(channels, 16), tl.multiple_of(outputs, 16)
     height, width, padding = tl.load(tasks + 6), tl.load(tasks + 7), tl.load(tasks + 8)
     rows, columns = tl.load(tasks + 9), tl.load(tasks + 10)
     tiles = outputs // OUTPUTS
@@ -138,17 +137,22 @@ def convolve_kernel(
                 total += tl.load(found, cache_modifier=".cg")
     if not complete:
         return
-    place = sample * write_stride + target + position * outputs
+    place = sample * sum_stride + target + position * outputs
     index, inside = place[:, None] + n[None, :], real[:, None] & (n < outputs)[None, :]
+    total = tl.load(sums + index, mask=inside, other=0.0) + total * (1.0 / SPREAD)
+    tl.store(sums + index, total, mask=inside)
     if SEND:
         drive = tl.load(pooled + index, mask=inside, other=0.0)
         drive = drive * tl.load(gain + channel_at + n)[None, :]
         drive = drive + tl.load(bias + channel_at + n)[None, :] + total
         s = tl.minimum(tl.maximum(drive, 0.0), 1.0)
-        news = _send(s, index, inside, state, sent, new_sent, lag, relative, least, NUDGED, False)
-        tl.store(changed + sample, 1, mask=real & (tl.max(news.to(tl.int32), 1) > 0))
-    else:
-        tl.store(maps + index, total, mask=inside)
+        tl.store(state + index, s, mask=inside)
+        before = tl.load(sent + index, mask=inside, other=0.0)
+        after, difference = _follow(s, before, unit)
+        tl.store(new_sent + index, after, mask=inside)
+        tl.store(delta + index, difference, mask=inside)
+        news = tl.max((inside & (difference != 0.0)).to(tl.int32), 1)
+        tl.store(changed + sample, 1, mask=real & (news > 0))
 
 
 @triton.jit
@@ -164,49 +168,24 @@ def _split(task, active, batch):
 
 
 @triton.jit
-def _send(
-    s,
-    index,
-    inside,
-    state,
-    sent,
-    new_sent,
-    lag,
-    relative,
-    least,
-    NUDGED: tl.constexpr,
-    RAW: tl.constexpr,
-):
-    """Keep new states and send what follows from them; whether that differs from what was sent.
-
-    A nudged neuron goes on from what it sent at rest: only what the nudge changes is sent.
-    """
-    before = tl.load(sent + index, mask=inside, other=0.0)
-    tl.store(state + index, s, mask=inside)
-    a = s if RAW else tl.minimum(tl.maximum(s, 0.0), 1.0)
-    if NUDGED:
-        a = a + tl.load(lag + index, mask=inside, other=0.0)
-        if not RAW:
-            a = tl.minimum(tl.maximum(a, 0.0), 1.0)
-        new = a.to(tl.float16)
-    else:
-        unit = tl.maximum(relative * before.to(tl.float32), least)
-        new = tl.where(tl.abs(a - before.to(tl.float32)) < unit, before, a.to(tl.float16))
-    tl.store(new_sent + index, new, mask=inside)
-    return inside & (new != before)
+def _follow(value, sent, unit):
+    """What has been sent after this step, and the difference that was sent in it, spread."""
+    difference = ((value - sent) * SPREAD).to(tl.float16)
+    difference = tl.where(tl.abs(value - sent) < unit, 0.0, difference).to(tl.float16)
+    return sent + difference.to(tl.float32) * (1.0 / SPREAD), difference
 
 
 @triton.jit
 def pool_and_top_kernel(
-    maps,  # f32, (batch, all maps)
-    fields,  # f16, like maps: scaled activities where the switches point
+    maps,  # f32, (batch, all maps): sums before pooling
+    fields,  # f32, like maps, changed: scaled activities where the switches point, as sent
+    field_delta,  # f16, like maps
     pooled,  # f32, (batch, total)
     gain,  # f32: of all channels
     bias,
     state,  # f32, (batch, total)
-    sent,  # f16, (batch, total)
+    sent,  # f32, (batch, total)
     new_sent,
-    lag,  # f32, (batch, total), if NUDGED
     order,
     count,
     changed,  # int32, (batch,)
@@ -222,8 +201,7 @@ def pool_and_top_kernel(
     batch,
     per_class,
     direction,
-    relative,
-    least,
+    unit,
     NUDGED: tl.constexpr,
     CONSTANT: tl.constexpr,
     CLAMPED: tl.constexpr,
@@ -236,7 +214,7 @@ def pool_and_top_kernel(
 ):
     """Max-pools of all couplings, by whose switches the layer above is unpooled; the outputs' step.
 
-    What no pool covers in `fields` is left alone: it must be zero already. The layer below the
+    What no pool covers in `field_delta` is left alone: it must be zero already. The layer below the
     outputs has all of its drive then, and moves.
     """
     active, program = tl.load(count), tl.program_id(0)
@@ -257,7 +235,7 @@ def pool_and_top_kernel(
                 anchor = tl.load(rest + index, mask=real, other=0.0) if CONSTANT else s
                 nudge = tl.load(beta) * direction * (y - anchor)
             s = moved(s, drive, nudge, 0.5, 0.5, 1.0, False, NUDGED, CLAMPED)
-            news = _send(s, index, real, state, sent, new_sent, lag, relative, least, NUDGED, RAW)
+            news = _send_whole(s, index, real, state, sent, new_sent, unit, RAW)
             tl.store(changed + sample, 1, mask=tl.max(news.to(tl.int32), 0) > 0)
         return
     task, block, start = -1, 0, batch
@@ -285,11 +263,16 @@ def pool_and_top_kernel(
     best, winner = largest_in_pool(maps + corner, inside, width, channels, POOL)
     index = sample * total + layer_at + i
     factor = tl.load(gain + channel, mask=inside, other=0.0)
-    value = factor * tl.load(sent + index, mask=inside, other=0.0).to(tl.float32)
+    value = factor * tl.load(sent + index, mask=inside, other=0.0)
+    news = inside & (e < 0)
     for place in tl.static_range(POOL * POOL):
-        offset = (place // POOL * width + place % POOL) * channels
-        here = tl.where(winner == place, value, 0.0).to(tl.float16)
-        tl.store(fields + corner + offset, here, mask=inside)
+        there = corner + (place // POOL * width + place % POOL) * channels
+        before = tl.load(fields + there, mask=inside, other=0.0)
+        wanted = tl.where(winner == place, value, 0.0)
+        after, difference = _follow(wanted, before, factor * unit)
+        news |= inside & (difference != 0.0)
+        tl.store(fields + there, after, mask=inside)
+        tl.store(field_delta + there, difference, mask=inside)
     if task > 0:
         tl.store(pooled + index, best, mask=inside)
     else:
@@ -298,8 +281,8 @@ def pool_and_top_kernel(
         above = thin_product(outputs, output_weights + i, units, inside, THIN)
         drive = drive + tl.load(output_gain) * above
         s = tl.minimum(tl.maximum(drive, 0.0), 1.0)
-        news = _send(s, index, inside, state, sent, new_sent, lag, relative, least, NUDGED, False)
-        tl.store(changed + sample, 1, mask=news)
+        news |= _send_whole(s, index, inside, state, sent, new_sent, unit, False)
+    tl.store(changed + sample, 1, mask=news)
 
 
 @triton.jit
@@ -308,10 +291,21 @@ def _pooled_positions(task, POOL: tl.constexpr):
 
 
 @triton.jit
+def _send_whole(s, index, inside, state, sent, new_sent, unit, RAW: tl.constexpr):
+    """Keep new states and send what follows from them in float32; whether that is anything new."""
+    tl.store(state + index, s, mask=inside)
+    a = s if RAW else tl.minimum(tl.maximum(s, 0.0), 1.0)
+    before = tl.load(sent + index, mask=inside, other=0.0)
+    news = inside & (tl.abs(a - before) >= unit) & (a != before)
+    tl.store(new_sent + index, tl.where(news, a, before), mask=inside)
+    return news
+
+
+@triton.jit
 def compact_kernel(
     order,  # int32, (batch,), changed
     count,  # int32, (1,), changed
-    changed,  # int32, (batch,): whether a sample sent anything new in this step
+    changed,  # int32, (batch,): whether a sample sent anything in this step
     ran,  # int32, (batch,)
     step,
     BATCH: tl.constexpr,

@@ -26,8 +26,8 @@ class Phase:
         state: s1..sN. activity: what they send, in the products' dtype.
         residual: f32, the last step's largest change, one for each sample or one for all.
         ran: int32, like `residual`: steps after which nothing moved any more.
-        carried: what `Events` (`Sums`), `ConvEvents` (`Kept`, `KeptSums`) and `Deltas` (`Traffic`)
-            go on with.
+        carried: what `Events` (`Sums`), `ConvEvents` (`Kept`, `KeptSums`), `Deltas` (`Traffic`) and
+            `Moving` (`Standing`) go on with.
     """
 
     state: list[Tensor]
@@ -77,6 +77,14 @@ class Relaxing:
     def nudged(self, first: Tensor, free: Phase, labels: Tensor, direction: int) -> Phase:
         """Go on from there under a nudge; `direction` multiplies beta."""
         raise NotImplementedError
+
+    def switches(self, phase: Phase) -> dict[int, Tensor | None]:
+        """Winners' places at a phase's end, of each convolution between layers that relax."""
+        return {
+            n: fast.up(phase.activity[n - 1])[1]
+            for n, fast in enumerate(self.couplings)
+            if n > 0 and isinstance(fast, FastConv)
+        }
 
     @property
     def device(self) -> torch.device:

@@ -48,13 +48,15 @@ class Updater:
         switches: Tensor | None,
         nudged: Phase,
         base: Phase,
+        places: Sequence[dict[int, Tensor | None]],
         span: float,
     ) -> None:
         """One mini-batch.
 
         Args:
             x: the input. numbers: the same in the products' layout.
-            switches: of the first coupling's pool. span: |beta|, twice that if centered.
+            switches: of the first coupling's pool. places: those of the others, where the nudged
+                phase and the base end. span: |beta|, twice that if centered.
         """
         plus, minus = self._sent(nudged), self._sent(base)
         changes = [
@@ -72,9 +74,8 @@ class Updater:
                 with tensor_cores(self.bits and not _real_input(n, x)):
                     contrast = fast.correlate(numbers, plus[0] - minus[0], switches)
             else:
-                sent = torch.cat([nudged.activity[n - 1], base.activity[n - 1]])
-                places = fast.up(sent)[1]
-                contrast = _contrast(fast, *plus[n - 1 : n + 1], *minus[n - 1 : n + 1], places)
+                ends = [(side[n - 1], side[n]) for side in (plus, minus)]
+                contrast = _contrast(fast, *ends, [places[side][n] for side in range(2)])
             self._apply(n, contrast * torch.sign(self.beta), factor)
 
     def flips_copies(self, n: int, x: Tensor) -> bool:
@@ -203,16 +204,20 @@ class Updater:
 
 def _contrast(
     fast: FastConv,
-    plus_below: Tensor,
-    plus: Tensor,
-    minus_below: Tensor,
-    minus: Tensor,
-    places: Tensor | None,
+    plus: tuple[Tensor, Tensor],
+    minus: tuple[Tensor, Tensor],
+    places: Sequence[Tensor | None],
 ) -> Tensor:
-    """The contrast of a convolution in what changed, see `learning`: TF32 rounds that little."""
-    maps = fast.unpool(torch.cat([plus, minus]), None, places, torch.float32)
-    after, before = maps.chunk(2)
-    below = torch.cat([plus_below, plus_below - minus_below])
+    """The contrast of a convolution in what changed, see `learning`: TF32 rounds that little.
+
+    Args:
+        plus, minus: activities below and above. places: the winners' for either.
+    """
+    after, before = (
+        fast.unpool(above, None, switches, torch.float32)
+        for (_, above), switches in zip((plus, minus), places, strict=True)
+    )
+    below = torch.cat([plus[0], plus[0] - minus[0]])
     with tensor_cores(True):
         return fast.correlate_maps(below, torch.cat([after - before, before]))
 
