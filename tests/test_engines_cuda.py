@@ -33,8 +33,9 @@ from binep import (
 from binep import (
     recipe as recipes,
 )
-from binep.engines.cuda import CudaEngine, ThroughTimeEngine, adjoint, deltas
+from binep.engines.cuda import CudaEngine, ThroughTimeEngine, adjoint, by_moving, deltas
 from binep.engines.cuda.by_deltas import Deltas
+from binep.engines.cuda.by_moving import Moving
 from binep.engines.cuda.couplings import channels_last, convolve, split_digits
 from binep.engines.cuda.packing import Layout
 from binep.engines.cuda.stepwise import Stepwise
@@ -73,6 +74,12 @@ def build(
             ConvPool(1, 5, kernel=3, padding=1, pool=2, **options),
             ConvPool(5, 17, kernel=3, padding=1, pool=2, **options),
             Dense(4 * 17, 4, **options),
+        ]
+    elif kind.startswith("conv-moving"):
+        chain = [
+            ConvPool(1, 16, kernel=3, padding=1, pool=2, **options),
+            ConvPool(16, 32, kernel=3, padding=1, pool=2, **options),
+            Dense(4 * 32, 4, **options),
         ]
     elif kind.startswith("conv-deep"):
         chain = [
@@ -187,6 +194,8 @@ def test_binary_activations_agree_bit_for_bit(kind: str, options: dict):
         ("conv-w", {"sign": "centered"}),
         ("conv-w", {}),
         ("conv-thin-w", {"sizes": (5,)}),
+        ("conv-moving-w", {"sizes": (5,)}),
+        ("conv-moving-w", {"sizes": (3,), "sign": "centered", "nudge": "constant", **STATES}),
         ("dense-w", STATES),
         ("many-w", STATES),
         ("thin-w", STATES),
@@ -204,7 +213,7 @@ def test_real_activations_agree_within_their_precision(kind: str, options: dict)
     assert min(cosines.values()) > 0.999
 
 
-@pytest.mark.parametrize("kind", ["dense-w", "many-w", "thin-w", "conv-thin-w"])
+@pytest.mark.parametrize("kind", ["dense-w", "many-w", "thin-w", "conv-thin-w", "conv-moving-w"])
 @torch.no_grad()
 def test_outputs_pushed_below_0_are_felt_by_the_layer_below(kind: str):
     """Saturated at 0 they have no activity to lose, but a state that can be sent."""
@@ -272,6 +281,82 @@ def test_a_sample_at_rest_waits_for_the_others_unchanged():
             expected = torch.cat([each[phase].state[layer] for each in alone])
             assert torch.equal(together[phase].state[layer], expected)
             assert torch.equal(later[phase].state[layer], expected)
+
+
+@torch.no_grad()
+def moving(x: torch.Tensor) -> tuple[CudaEngine, Moving, torch.Tensor]:
+    """An engine that steps the samples that move, its relaxer, and the first drive.
+
+    Its network has three convolutions, two that leave a rest when pooled, one without biases.
+    """
+    torch.manual_seed(7)
+    chain = [
+        ConvPool(1, 16, kernel=3, padding=1, pool=1),
+        ConvPool(16, 32, kernel=2, padding=0, pool=2),
+        ConvPool(32, 16, kernel=2, padding=1, pool=2, bias=False),
+        Dense(16, 4),
+    ]
+    net = Network((1, 6, 6), chain, classes=4, initial_state=0.5).to(DEVICE)
+    for coupling in net.couplings[1:]:
+        coupling.synapses.get_parameter("scale").mul_(0.6)  # so that it rests soon
+    optimizers = assign_optimizers(net, gamma=1e-2, tau=1e-3, lr_bias=1e-2)
+    engine = CudaEngine(net, EquilibriumPropagation(24, 5, 0.3), optimizers)
+    assert isinstance(engine.relaxer, Moving)
+    engine._take_up()
+    engine.beta.fill_(0.3)
+    return engine, engine.relaxer, engine._clamp(x, engine._input(x))[0]
+
+
+@pytest.fixture(scope="module")
+def images() -> torch.Tensor:
+    return torch.rand(3, 1, 6, 6, generator=torch.Generator().manual_seed(3)).to(DEVICE)
+
+
+@torch.no_grad()
+def test_samples_of_a_convolutional_network_move_as_in_the_reference(images: torch.Tensor):
+    engine, relaxer, first = moving(images)
+    net, labels = engine.network, torch.arange(3, device=DEVICE)
+    free = relaxer.free(first, 24)
+    nudged = relaxer.nudged(first, free, labels, 1)
+    there = relax(net, images, net.initial(images), 24)
+    pushed = relax(net, images, there.state, 5, Nudge(net.target(labels), 0.3))
+    assert len(set(free.ran.tolist())) > 1 and free.ran.max() < 24 and not free.residual.any()
+    for n, (found, expected) in enumerate(zip(free.state, there.state, strict=True)):
+        torch.testing.assert_close(found, expected, rtol=0, atol=2e-4)
+        change, wanted = nudged.state[n] - found, pushed.state[n] - expected
+        torch.testing.assert_close(change, wanted, rtol=0, atol=1e-4)
+        assert wanted.abs().max() > 1e-3
+    # Of two places that are as good as equal either may win.
+    for n, places in relaxer.switches(nudged).items():
+        assert (places != places_in_pools(net, n, pushed.switches[n])).float().mean() < 0.02
+
+
+def places_in_pools(net: Network, n: int, switches: torch.Tensor) -> torch.Tensor:
+    """The reference's winners, which are numbers within the maps."""
+    coupling = net.couplings[n]
+    assert isinstance(coupling, ConvPool)
+    width = net.layer_shapes[n - 1][2] + 2 * coupling.padding - coupling.kernel + 1
+    row, column = switches // width % coupling.pool, switches % width % coupling.pool
+    return (row * coupling.pool + column).to(torch.uint8)
+
+
+@torch.no_grad()
+def test_how_a_sample_moves_does_not_depend_on_the_others(
+    images: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+):
+    """Alone or not, its sums in one part or in several; once it rests it stays."""
+    _, relaxer, first = moving(images)
+    together, later = relaxer.free(first, 24), relaxer.free(first, 27)
+    alone = relaxer.free(first[:1], 24)
+    monkeypatch.setattr(by_moving, "TERMS", 30)
+    _, relaxer, _ = moving(images)
+    assert max(task.split for task in relaxer.downs.tasks) > 3
+    in_parts = relaxer.free(first, 24)
+    assert torch.equal(together.ran, later.ran) and alone.ran[0] == together.ran[0]
+    for n, state in enumerate(together.state):
+        assert torch.equal(state, later.state[n])
+        torch.testing.assert_close(state[:1], alone.state[n], rtol=0, atol=1e-6)
+        torch.testing.assert_close(state, in_parts.state[n], rtol=0, atol=1e-4)
 
 
 def test_a_wide_layer_is_summed_in_parts():

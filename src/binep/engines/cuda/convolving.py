@@ -3,27 +3,18 @@
 # pyright: reportOperatorIssue=false, reportCallIssue=false, reportIndexIssue=false
 """Triton kernels of convolutional couplings, channels last.
 
-A convolution is a matrix product whose left factor is gathered tap by tap; what a layer does with
-its drive happens in the same kernel, before the sums leave the chip.
+A convolution is a matrix product whose left factor is gathered tap by tap.
 """
 
 import triton
 import triton.language as tl
-
-from binep.engines.cuda.kernels import moved, sent_by, thin_product
 
 
 @triton.jit
 def conv_kernel(
     x,  # (batch, height, width, CHANNELS)
     weights,  # (KERNEL * KERNEL, CHANNELS, outputs)
-    sums,  # f32, (batch, rows, columns, outputs), unless ADVANCE
-    up,  # f32, like sums: pooled sums of the coupling below, or its whole drive if FIRST
-    gain,  # f32, (outputs,)
-    bias,  # f32, (outputs,)
-    state,  # f32, like sums
-    new_state,
-    activity,
+    sums,  # f32, (batch, rows, columns, outputs)
     count,  # batch * rows * columns
     height,
     width,
@@ -31,14 +22,6 @@ def conv_kernel(
     columns,
     outputs,
     padding,
-    threshold,
-    sigma,
-    slope,
-    ADVANCE: tl.constexpr,
-    FIRST: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-    ENERGY: tl.constexpr,
-    BINARY: tl.constexpr,
     CHANNELS: tl.constexpr,
     KERNEL: tl.constexpr,
     WHOLE: tl.constexpr,  # each tile lies at one position, and none reaches beyond the outputs
@@ -46,8 +29,7 @@ def conv_kernel(
     OUTPUTS: tl.constexpr,
     DEPTH: tl.constexpr,
 ):
-    """Sums over a kernel (stride 1); with ADVANCE they are the drive from above, and the layer
-    moves by one step."""
+    """Sums over a kernel (stride 1)."""
     tiles = tl.cdiv(outputs, OUTPUTS)
     begin = tl.program_id(0) // tiles * ROWS
     m = begin + tl.arange(0, ROWS)
@@ -110,20 +92,7 @@ def conv_kernel(
             total = tl.dot(a, w, total)
     index = (sample * (rows * columns) + position)[:, None] * outputs + n[None, :]
     inside = (m < count)[:, None] & (n < outputs)[None, :]
-    if ADVANCE:
-        drive = tl.load(up + index, mask=inside, other=0.0)
-        if not FIRST:
-            drive = drive * tl.load(gain + n, mask=n < outputs, other=0.0)[None, :]
-            if HAS_BIAS:
-                drive = drive + tl.load(bias + n, mask=n < outputs, other=0.0)[None, :]
-        drive = drive + total
-        s = tl.load(state + index, mask=inside, other=0.0) if ENERGY else drive
-        s = moved(s, drive, s, threshold, sigma, slope, ENERGY, False, False)
-        a = sent_by(s, threshold, BINARY, False)
-        tl.store(new_state + index, s, mask=inside)
-        tl.store(activity + index, a.to(activity.dtype.element_ty), mask=inside)
-    else:
-        tl.store(sums + index, total, mask=inside)
+    tl.store(sums + index, total, mask=inside)
 
 
 @triton.jit
@@ -167,66 +136,24 @@ def largest_in_pool(corner, inside, width, channels, POOL: tl.constexpr):
 @triton.jit
 def pool_kernel(
     maps,  # f32, (batch, height, width, channels)
-    above,  # activities of the layer above, (batch, rows, columns, channels), if FIELD
-    factor,  # f32, (channels,): scales
     pooled,  # f32, (batch, rows, columns, channels)
     switches,  # uint8, like pooled: the winner's place in its pool
-    field,  # like maps, if FIELD: scaled activities where the switches point
-    bias,  # f32, (channels,), of the layer above, which moves if THIN
-    sent,  # activities of THIN outputs, (batch, THIN)
-    sent_kernel,  # (THIN, units of the layer above)
-    sent_gain,  # f32, (1,)
-    state,  # f32, like pooled
-    new_state,
-    activity,
     count,
     height,
     width,
     rows,
     columns,
     channels,
-    threshold,
-    sigma,
-    slope,
-    FIELD: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-    ENERGY: tl.constexpr,
-    THIN: tl.constexpr,
     POOL: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Max-pool with switches, on a tie the first place wins; and unpool the layer above by them.
-
-    What no pool covers in `field` is left alone: it must be zero already. Below a few outputs the
-    layer above is then ready to move by one step, real activations only.
-    """
+    """Max-pool with switches: on a tie the first place wins."""
     index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = index < count
-    channel = index % channels
     corner = pool_corner(index, channels, rows, columns, height, width, POOL)
     best, winner = largest_in_pool(maps + corner, inside, width, channels, POOL)
     tl.store(pooled + index, best, mask=inside)
     tl.store(switches + index, winner.to(tl.uint8), mask=inside)
-    if FIELD:
-        value = tl.load(above + index, mask=inside, other=0.0).to(tl.float32)
-        value = tl.load(factor + channel, mask=inside, other=0.0) * value
-        for place in tl.static_range(POOL * POOL):
-            offset = (place // POOL * width + place % POOL) * channels
-            here = tl.where(winner == place, value, 0.0).to(field.dtype.element_ty)
-            tl.store(field + corner + offset, here, mask=inside)
-    if THIN > 0:
-        drive = tl.load(factor + channel, mask=inside, other=0.0) * best
-        if HAS_BIAS:
-            drive = drive + tl.load(bias + channel, mask=inside, other=0.0)
-        units = channels * rows * columns
-        outputs = sent + index // units * THIN
-        below = thin_product(outputs, sent_kernel + index % units, units, inside, THIN)
-        drive = drive + tl.load(sent_gain) * below
-        s = tl.load(state + index, mask=inside, other=0.0) if ENERGY else drive
-        s = moved(s, drive, s, threshold, sigma, slope, ENERGY, False, False)
-        tl.store(new_state + index, s, mask=inside)
-        a = sent_by(s, threshold, False, False)
-        tl.store(activity + index, a.to(activity.dtype.element_ty), mask=inside)
 
 
 @triton.jit

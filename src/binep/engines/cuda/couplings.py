@@ -24,8 +24,6 @@ from binep.network import Network
 
 DIGIT_BITS = 10
 DIGITS = 3
-# For kernels whose layer does not move.
-NO_NEURON = {"ENERGY": False, "threshold": 0.5, "sigma": 0.5, "slope": 1.0}
 EVENT_TILE = 512  # neurons whose sums a program brings up to date
 PROGRAMS = 120  # that keep most of a GPU's multiprocessors busy
 
@@ -204,19 +202,12 @@ class FastConv:
 
     def pool(self, maps: Tensor) -> tuple[Tensor, Tensor | None]:
         """The same from sums before pooling."""
-        return self._pool(maps, None, None)[:2]
-
-    def up_with_field(self, below: Tensor, above: Tensor, field: Tensor, **advance: Any) -> Tensor:
-        """Pooled sums; `field` receives what `above` sends down through the winners' places.
-
-        With `advance`, arguments of `pool_kernel`, the layer above moves by one step.
-        """
-        return self._pool(self.maps(below), above, field, **advance)[0]
-
-    def new_field(self, batch: int) -> Tensor:
-        """Room for `up_with_field`, zero where no pool reaches."""
-        shape = (self.coupling.above, *self.map_shape)
-        return channels_last(batch, shape, self.dtype, self.kernel.device).zero_()
+        if self.coupling.pool == 1:
+            return maps, None
+        pooled = channels_last(len(maps), self.above_shape, torch.float32, maps.device)
+        switches = torch.empty_like(pooled, dtype=torch.uint8)
+        self._launch(pool_kernel, pooled.numel(), maps, pooled, switches)
+        return pooled, switches
 
     def down(self, above: Tensor, switches: Tensor | None) -> Tensor:
         """The drive on the layer below, scales included."""
@@ -252,13 +243,10 @@ class FastConv:
         convolve(below, self.kernel, coupling.padding, maps)
         return maps
 
-    def transpose(self, maps: Tensor, **advance: Any) -> Tensor:
-        """The transposed convolution, f32; with `advance` the layer below moves, see `convolve`."""
-        drive = maps
-        if not advance:
-            drive = channels_last(len(maps), self.below_shape, torch.float32, maps.device)
-        padding = self.coupling.kernel - 1 - self.coupling.padding
-        convolve(maps, self.turned, padding, drive, **advance)
+    def transpose(self, maps: Tensor) -> Tensor:
+        """The transposed convolution, f32."""
+        drive = channels_last(len(maps), self.below_shape, torch.float32, maps.device)
+        convolve(maps, self.turned, self.coupling.kernel - 1 - self.coupling.padding, drive)
         return drive
 
     def pool_events(self, above: Tensor, kept: Kept, moves: Listed) -> Tensor:
@@ -320,29 +308,6 @@ class FastConv:
             num_warps=2,
         )
 
-    def _pool(
-        self, maps: Tensor, above: Tensor | None, field: Tensor | None, **advance: Any
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        if self.coupling.pool == 1 and field is None:
-            return maps, None, None
-        pooled = channels_last(len(maps), self.above_shape, torch.float32, maps.device)
-        switches = torch.empty_like(pooled, dtype=torch.uint8)
-        names = ("bias", "sent", "sent_kernel", "sent_gain", "state", "new_state", "activity")
-        unused = dict.fromkeys(names, maps) | NO_NEURON | {"THIN": 0, "HAS_BIAS": False}
-        self._launch(
-            pool_kernel,
-            pooled.numel(),
-            maps,
-            maps if above is None else above,
-            self.factors[0] if field is not None else maps,
-            pooled,
-            switches,
-            maps if field is None else field,
-            FIELD=field is not None,
-            **(unused | advance),
-        )
-        return pooled, switches if self.coupling.pool > 1 else None, field
-
     def unpool(
         self, above: Tensor, factor: Tensor | None, switches: Tensor | None, dtype: torch.dtype
     ) -> Tensor:
@@ -385,44 +350,23 @@ class Tile(NamedTuple):
 
 
 def convolve(
-    x: Tensor,
-    weights: Tensor,
-    padding: int,
-    sums: Tensor,
-    *,
-    up: Tensor | None = None,
-    gain: Tensor | None = None,
-    bias: Tensor | None = None,
-    state: Tensor | None = None,
-    new_state: Tensor | None = None,
-    activity: Tensor | None = None,
-    tile: Tile | None = None,
-    **flags: Any,
+    x: Tensor, weights: Tensor, padding: int, sums: Tensor, tile: Tile | None = None
 ) -> None:
-    """Convolve (stride 1) into `sums`, or let a layer move by what comes out of it.
+    """Convolve (stride 1) into `sums`.
 
     Args:
         x: (batch, channels, height, width), channels last. weights: (side, side, channels, out).
-        up, ...: if `new_state` is given, arguments of `conv_kernel` for the layer that moves.
         tile: instead of the one that fits.
     """
     side, _, channels, outputs = weights.shape
     batch, _, height, width = x.shape
     rows, columns = height + 2 * padding - side + 1, width + 2 * padding - side + 1
     count = batch * rows * columns
-    numbers = NO_NEURON | {"BINARY": False} | flags
     tile = tile or fitting_tile(count, outputs, side * side * channels)
-    unused = sums
     conv_kernel[(tile.programs(count, outputs),)](
         x,
         weights,
         sums,
-        unused if up is None else up,
-        unused if gain is None else gain,
-        unused if bias is None else bias,
-        unused if state is None else state,
-        unused if new_state is None else new_state,
-        unused if activity is None else activity,
         count,
         height,
         width,
@@ -430,9 +374,6 @@ def convolve(
         columns,
         outputs,
         padding,
-        ADVANCE=new_state is not None,
-        FIRST=gain is None,
-        HAS_BIAS=bias is not None,
         CHANNELS=channels,
         KERNEL=side,
         WHOLE=batch % tile.rows == 0 and outputs % tile.outputs == 0,
@@ -441,8 +382,6 @@ def convolve(
         DEPTH=tile.depth,
         num_warps=tile.warps,
         num_stages=tile.stages,
-        enable_fp_fusion=False,
-        **numbers,
     )
 
 

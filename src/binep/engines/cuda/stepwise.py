@@ -4,13 +4,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from binep.dynamics import EnergyBased, Prototypical
-from binep.engines.cuda.couplings import FastConv, FastDense, Listed, launch
+from binep.engines.cuda.couplings import FastDense, Listed, launch
 from binep.engines.cuda.kernels import advance_kernel, top_kernel
 from binep.engines.cuda.phases import (
     Nudge,
@@ -51,22 +50,14 @@ class Stepwise(Relaxing):
         steps: int,
         nudge: Nudge | None = None,
     ) -> Phase:
-        before, fields = state, self._fields(len(first))
+        before = state
         for _ in range(steps):
             before = state
-            state, activity = self.step(first, state, activity, nudge, fields)
+            state, activity = self.step(first, state, activity, nudge)
         return Phase(state, activity, largest_change(state, before), self._ran(steps))
 
     def _ran(self, steps: int) -> Tensor:
         return torch.full((1,), steps, dtype=torch.int32, device=self.device)
-
-    def _fields(self, batch: int) -> dict[int, Tensor]:
-        """For each convolution of real activities, room for what it sends down."""
-        return {
-            n: fast.new_field(batch)
-            for n, fast in enumerate(self.couplings)
-            if n > 0 and isinstance(fast, FastConv) and not fast.exact
-        }
 
     def step(
         self,
@@ -74,37 +65,24 @@ class Stepwise(Relaxing):
         state: list[Tensor],
         activity: list[Tensor],
         nudge: Nudge | None = None,
-        fields: dict[int, Tensor] | None = None,
     ) -> tuple[list[Tensor], list[Tensor]]:
         """All layers move at once, from the states of the step before."""
-        fields, top = fields or {}, len(state) - 1
-        moved: dict[int, tuple[Tensor, Tensor]] = {}
-        ups: dict[int, tuple[Tensor, Tensor | None]] = {0: (first, None)}
-        for n, fast in enumerate(self.couplings[1:top], 1):
-            if n in fields and isinstance(fast, FastConv):
-                advance = {}
-                if n + 1 == top and self._thin:
-                    moved[n], advance = self._advance_in_pool(n, activity[top], state[n])
-                pooled = fast.up_with_field(activity[n - 1], activity[n], fields[n], **advance)
-                ups[n] = pooled, None
-            else:
-                ups[n] = fast.up(activity[n - 1])
-        if top > 0:
-            moved[top] = self._advance_top(activity[top - 1], state[top], nudge)
-        else:
-            moved[top] = self._advance(top, first, None, state[top], nudge)
+        top = len(state) - 1
+        ups: list[tuple[Tensor, Tensor | None]] = [(first, None)]
+        ups += [
+            fast.up(below) for fast, below in zip(self.couplings[1:top], activity, strict=False)
+        ]
+        moved = []
         for n, above in enumerate(self.couplings[1:]):
-            up, down = ups[n][0], activity[n + 1]
-            if n in moved:
-                continue
-            if n + 1 in fields and isinstance(above, FastConv):
-                moved[n] = self._advance_by_field(n, up, fields[n + 1], above, state[n])
-                continue
+            down = activity[n + 1]
             if not (self._thin and n + 1 == top):
-                switches = ups[n + 1][1] if n + 1 in ups else None
-                down = above.down(down, switches)
-            moved[n] = self._advance(n, up, down, state[n])
-        return [moved[n][0] for n in range(top + 1)], [moved[n][1] for n in range(top + 1)]
+                down = above.down(down, ups[n + 1][1] if n + 1 < top else None)
+            moved.append(self._advance(n, ups[n][0], down, state[n]))
+        if top > 0:
+            moved.append(self._advance_top(activity[top - 1], state[top], nudge))
+        else:
+            moved.append(self._advance(top, first, None, state[top], nudge))
+        return [s for s, _ in moved], [a for _, a in moved]
 
     @cached_property
     def _thin(self) -> bool:
@@ -271,50 +249,6 @@ class Stepwise(Relaxing):
         )
         return moved, activity
 
-    def _advance_in_pool(
-        self, n: int, sent: Tensor, state: Tensor
-    ) -> tuple[tuple[Tensor, Tensor], dict[str, Any]]:
-        """Room for the next state and activity of a layer below a few outputs, and `pool_kernel`'s
-        arguments to fill it."""
-        coupling, above = self.network.couplings[n], self.couplings[n + 1]
-        moved, activity = torch.empty_like(state), torch.empty_like(state, dtype=self.dtype)
-        arguments = {
-            "sent": sent,
-            "sent_kernel": above.kernel,
-            "sent_gain": above.coupling.synapses.gain.detach(),
-            "state": state,
-            "new_state": moved,
-            "activity": activity,
-            "ENERGY": isinstance(self.network.dynamics, EnergyBased),
-            "THIN": sent.shape[1],
-            **self.neuron_numbers,
-        }
-        if coupling.bias is not None:
-            arguments |= {"bias": coupling.bias.detach(), "HAS_BIAS": True}
-        return (moved, activity), arguments
-
-    def _advance_by_field(
-        self, n: int, up: Tensor, field: Tensor, above: FastConv, state: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """The same for a layer below a convolution, inside the convolution's kernel."""
-        coupling = self.network.couplings[n]
-        moved, activity = torch.empty_like(state), torch.empty_like(state, dtype=self.dtype)
-        above.transpose(
-            field,
-            up=up,
-            gain=None
-            if n == 0
-            else coupling.synapses.gain.detach().expand(state.shape[1]).contiguous(),
-            bias=None if coupling.bias is None else coupling.bias.detach(),
-            state=state,
-            new_state=moved,
-            activity=activity,
-            ENERGY=isinstance(self.network.dynamics, EnergyBased),
-            BINARY=self.network.neuron.binary,
-            **self.neuron_numbers,
-        )
-        return moved, activity
-
 
 @dataclass
 class Chunk:
@@ -404,11 +338,8 @@ class Settling(Stepwise):
     def _steps(self, chunk: Chunk) -> None:
         tolerance = self.learning.tolerance
         assert tolerance is not None
-        fields = self._fields(len(chunk.first))
         for _ in range(self.STEPS):
-            states, activities = self.step(
-                chunk.first, chunk.state, chunk.activity, chunk.nudge, fields
-            )
+            states, activities = self.step(chunk.first, chunk.state, chunk.activity, chunk.nudge)
             change = largest_change(states, chunk.state)
             for old, new in zip(chunk.state + chunk.activity, states + activities, strict=True):
                 torch.where(chunk.active, new, old, out=old)
