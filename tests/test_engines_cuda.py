@@ -324,8 +324,8 @@ def test_samples_of_a_convolutional_network_move_as_in_the_reference(images: tor
     for n, (found, expected) in enumerate(zip(free.state, there.state, strict=True)):
         torch.testing.assert_close(found, expected, rtol=0, atol=2e-4)
         change, wanted = nudged.state[n] - found, pushed.state[n] - expected
-        torch.testing.assert_close(change, wanted, rtol=0, atol=1e-4)
-        assert wanted.abs().max() > 1e-3
+        torch.testing.assert_close(change, wanted, rtol=0, atol=5e-5)
+        assert wanted.abs().max() > 4e-4
     # Of two places that are as good as equal either may win.
     for n, places in relaxer.switches(nudged).items():
         assert (places != places_in_pools(net, n, pushed.switches[n])).float().mean() < 0.02
