@@ -359,6 +359,15 @@ def test_how_a_sample_moves_does_not_depend_on_the_others(
         torch.testing.assert_close(state, in_parts.state[n], rtol=0, atol=1e-4)
 
 
+def test_more_samples_than_kernels_can_count_are_refused(
+    images: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+):
+    _, relaxer, first = moving(images)
+    monkeypatch.setattr(by_moving, "PLACES", 2 * max(relaxer.total, relaxer.map_total))
+    with pytest.raises(ValueError, match="3 samples at once.*up to 2"):
+        relaxer.free(first, 1)
+
+
 def test_a_wide_layer_is_summed_in_parts():
     """More terms than one program takes: gradients agree, and flips reach every copy."""
     pair = []

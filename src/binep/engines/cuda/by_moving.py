@@ -17,6 +17,7 @@ from binep.engines.cuda.couplings import FastConv, Tensors, flat
 from binep.engines.cuda.moving import SPREAD, compact_kernel, convolve_kernel, pool_and_top_kernel
 from binep.engines.cuda.packing import padded
 from binep.engines.cuda.phases import Phase, Relaxing, in_order, power_of_two
+from binep.errors import BinepError
 from binep.network import Network
 from binep.neurons import HardSigmoid
 
@@ -24,7 +25,8 @@ THIN = 16  # outputs at most
 TERMS = 1600  # of a sum that one program adds up even where most samples rest
 BLOCK = 512  # neurons that a program pools
 EVERY = 2  # steps after which samples at rest are left out
-UNIT = 2.0**-16  # less is not sent
+UNIT = 2.0**-14  # less is not sent
+PLACES = 2**31 - 1  # that kernels can count
 
 
 class Task(NamedTuple):
@@ -208,7 +210,12 @@ class Moving(Relaxing):
 
     def free(self, first: Tensor, steps: int) -> Phase:
         """All neurons start alike; what they first send is rounded once."""
-        batch = len(first)
+        batch, most = len(first), PLACES // max(self.total, self.map_total)
+        if batch > most:
+            raise BinepError(
+                f"engine 'cuda': {batch} samples at once are too many for this network, allowed "
+                f"are up to {most}"
+            )
         state = torch.cat([flat(layer) for layer in self.start(batch)[0]], 1)
         state = F.pad(state, (0, self.total - state.shape[1]))
         delta = (self.network.neuron(state) * SPREAD.value).half()

@@ -270,8 +270,9 @@ def pool_and_top_kernel(
         before = tl.load(fields + there, mask=inside, other=0.0)
         wanted = tl.where(winner == place, value, 0.0)
         after, difference = _follow(wanted, before, factor * unit)
-        news |= inside & (difference != 0.0)
-        tl.store(fields + there, after, mask=inside)
+        sends = inside & (difference != 0.0)
+        news |= sends
+        tl.store(fields + there, after, mask=sends)
         tl.store(field_delta + there, difference, mask=inside)
     if task > 0:
         tl.store(pooled + index, best, mask=inside)
