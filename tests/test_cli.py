@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from binep import recipe as recipes
+from binep import runs
 
 ROOT = Path(__file__).parents[1]
 QUICK = [
@@ -275,6 +276,20 @@ def test_killed_training_resumes_to_the_same_bits(tmp_path: Path):
 
     overrides = ["training.epochs=9", "network.conv=[8]", "network.per_class=2"]
     assert kill_and_resume.compare("digits-conv-wa", overrides, 2, 0, tmp_path) == 2
+
+
+def test_trainings_in_a_queue_all_come_to_their_end(tmp_path: Path):
+    """With benchmarks/train_many.py: one that fails does not keep the others from running."""
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    import train_many
+
+    short = "--epochs 1 --set network.dense=[8] --set learning.free_steps=3"
+    queue = [f"digits-1fc-w --seed 3 {short}", "nonsense", f"digits-1fc-w --seed 4 {short}"]
+    words = ["--out", str(tmp_path), "--device", "cpu"]
+    assert train_many.train_many(queue, words, 2, tmp_path) == ["nonsense"]
+    assert "nonsense" in (tmp_path / "nonsense.log").read_text()
+    for seed in (3, 4):
+        assert len(runs.open_run(tmp_path / f"digits-1fc-w-seed{seed}").metrics) == 1
 
 
 def test_a_full_disk_loses_nothing_that_was_finished(tmp_path: Path):
