@@ -74,7 +74,7 @@ class Convolutions:
         # One that divides all of their outputs and channels.
         self.tile = Tile(
             rows=64,
-            outputs=gcd(64, *(task.outputs for task in tasks)),
+            outputs=gcd(128, *(task.outputs for task in tasks)),
             depth=gcd(64, *(task.channels for task in tasks)),
         )
 
