@@ -10,6 +10,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,6 +38,7 @@ from binep.engines.cuda import CudaEngine, ThroughTimeEngine, adjoint, by_moving
 from binep.engines.cuda.by_deltas import Deltas
 from binep.engines.cuda.by_moving import Moving
 from binep.engines.cuda.couplings import channels_last, convolve, split_digits
+from binep.engines.cuda.moving import SPREAD
 from binep.engines.cuda.packing import Layout
 from binep.engines.cuda.stepwise import Stepwise
 from binep.engines.reference import ReferenceEngine, tensor_cores
@@ -359,6 +361,56 @@ def test_how_a_sample_moves_does_not_depend_on_the_others(
         torch.testing.assert_close(state, in_parts.state[n], rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("terms", [30, 10_000])
+@pytest.mark.parametrize("moves", [1, 2])
+@torch.no_grad()
+def test_sums_follow_the_differences_of_samples_that_move(
+    images: torch.Tensor, monkeypatch: pytest.MonkeyPatch, terms: int, moves: int
+):
+    """Exactly, twice in a row, in one part or in several; those of other samples stay."""
+    monkeypatch.setattr(by_moving, "TERMS", terms)
+    _, relaxer, _ = moving(images.repeat(2, 1, 1, 1)[:4])
+    generator = torch.Generator().manual_seed(0)
+    order = torch.tensor([2, 0, 1, 3], dtype=torch.int32, device=DEVICE)
+    for way, wide, summed in (
+        (relaxer.ups, relaxer.total, relaxer.map_total),
+        (relaxer.downs, relaxer.map_total, relaxer.total),
+    ):
+        assert (max(task.split for task in way.tasks) > 3) == (terms == 30)
+        read = torch.randint(-3, 4, (4, wide), generator=generator).half().to(DEVICE)
+        sums = torch.zeros(4, summed, device=DEVICE)
+        unused = dict.fromkeys(
+            ("pooled", "gain", "bias", "state", "sent", "new_sent", "delta", "changed"), sums
+        )
+        room = torch.empty(way.room(4), device=DEVICE)
+        arrived = torch.zeros(way.programs(4), dtype=torch.int32, device=DEVICE)
+        count = order.new_full((1,), moves)
+        for _ in range(2):
+            way.launch(
+                read,
+                sums,
+                weights=relaxer.weights,
+                parts=room,
+                arrived=arrived,
+                order=order,
+                count=count,
+                unit=0.0,
+                SEND=False,
+                **unused,
+            )
+        assert not arrived.any()
+        for task, fast in zip(way.tasks, relaxer.inner[::-1], strict=True):
+            sizes = [task.channels, task.height, task.width]
+            x = read[:, task.read :][:, : sizes[0] * sizes[1] * sizes[2]].float()
+            x = x.unflatten(1, (*sizes[1:], sizes[0])).permute(0, 3, 1, 2)
+            kernel, padding = fast.coupling.synapses.kernel, fast.coupling.padding
+            convolve_by = F.conv2d if way is relaxer.ups else F.conv_transpose2d
+            expected = 2 * convolve_by(x, kernel, padding=padding) / SPREAD.value
+            expected[order[moves:].long()] = 0
+            found = sums[:, task.target :][:, : expected[0].numel()]
+            assert torch.equal(found, expected.permute(0, 2, 3, 1).flatten(1))
+
+
 def test_more_samples_than_kernels_can_count_are_refused(
     images: torch.Tensor, monkeypatch: pytest.MonkeyPatch
 ):
@@ -541,24 +593,30 @@ def test_a_gamma_of_5e_8_still_accumulates(kind: str):
         torch.testing.assert_close(twice, 2 * once, rtol=1e-4, atol=1e-14)
 
 
-def test_real_weights_are_trained_too():
-    torch.manual_seed(0)
+@pytest.mark.parametrize("kind", ["dense", "conv"])
+def test_real_weights_are_trained_too(kind: str):
     states = []
     for engine in (ReferenceEngine, CudaEngine):
         torch.manual_seed(0)
-        chain = [Dense(16, 12, binary=False), Dense(12, 4, binary=False)]
-        net = Network((16,), chain, classes=4).to(DEVICE)
+        chain = [Dense(36, 12, binary=False), Dense(12, 4, binary=False)]
+        if kind == "conv":
+            chain = [
+                ConvPool(1, 16, kernel=3, pool=2, binary=False),
+                ConvPool(16, 16, kernel=2, padding=1, pool=3, binary=False),
+                Dense(16, 4, binary=False),
+            ]
+        net = Network((1, 6, 6), chain, classes=4).to(DEVICE)
         optimizers = assign_optimizers(net, lr_weight=0.1, lr_bias=0.1)
         subject = engine(net, EquilibriumPropagation(6, 4, 0.3), optimizers)
         for seed in range(3):
-            x = torch.rand(4, 16, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
+            x = torch.rand(4, 1, 6, 6, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
             subject.train(x, torch.arange(4).to(DEVICE))
         states.append([p.detach().clone() for p in net.parameters()])
     for a, b in zip(*states, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-2, atol=1e-3)
 
 
-@pytest.mark.parametrize("kind", ["thin-w", "dense-w", "conv-w"])
+@pytest.mark.parametrize("kind", ["thin-w", "dense-w", "conv-w", "conv-moving-w"])
 @pytest.mark.parametrize(("steps", "pulls_at"), [(3, "state"), (6, "state"), (3, "drive")])
 def test_backpropagation_through_time_agrees(kind: str, steps: int, pulls_at: str):
     """Whether some of the 6 steps run before those that are differentiated, or none."""
