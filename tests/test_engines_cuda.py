@@ -35,6 +35,7 @@ from binep import (
     recipe as recipes,
 )
 from binep.engines.cuda import CudaEngine, ThroughTimeEngine, adjoint, by_moving, deltas
+from binep.engines.cuda import moving as moving_kernels
 from binep.engines.cuda.by_deltas import Deltas
 from binep.engines.cuda.by_moving import Moving
 from binep.engines.cuda.couplings import channels_last, convolve, split_digits
@@ -409,6 +410,12 @@ def test_sums_follow_the_differences_of_samples_that_move(
             expected[order[moves:].long()] = 0
             found = sums[:, task.target :][:, : expected[0].numel()]
             assert torch.equal(found, expected.permute(0, 2, 3, 1).flatten(1))
+
+
+def test_kernels_find_the_numbers_of_a_task_where_they_are():
+    names = [f"_{field.upper()}" for field in by_moving.Task._fields]
+    assert [getattr(moving_kernels, name).value for name in names] == list(range(len(names)))
+    assert moving_kernels.TASK.value == len(names)
 
 
 def test_more_samples_than_kernels_can_count_are_refused(

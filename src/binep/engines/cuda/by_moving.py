@@ -105,7 +105,6 @@ class Convolutions:
             read_stride=read.shape[1],
             sum_stride=sums.shape[1],
             TASKS=len(self.tasks),
-            TASK=len(Task._fields),
             KERNEL=self.kernel,
             ROWS=self.tile.rows,
             OUTPUTS=self.tile.outputs,
@@ -332,7 +331,6 @@ class Moving(Relaxing):
             "THIN": self.sizes[-1],
             "POOL": inner.pool,
             "TASKS": len(self.ups.tasks),
-            "TASK": len(Task._fields),
             "BLOCK": BLOCK,
         }
 

@@ -21,6 +21,12 @@ from binep.engines.cuda.kernels import moved, thin_product, thin_sums
 # Factor on differences, which would else sink below what float16 can hold.
 SPREAD = tl.constexpr(1024.0)
 
+# Where the numbers of a `by_moving.Task` stand in its row.
+_READ, _WEIGHTS, _TARGET, _CHANNEL_AT = map(tl.constexpr, range(4))
+_CHANNELS, _OUTPUTS, _HEIGHT, _WIDTH = map(tl.constexpr, range(4, 8))
+_PADDING, _ROWS, _COLUMNS, _LAYER_AT = map(tl.constexpr, range(8, 12))
+_SPLIT, TASK = map(tl.constexpr, range(12, 14))
+
 
 @triton.jit
 def convolve_kernel(
@@ -46,7 +52,6 @@ def convolve_kernel(
     unit,
     SEND: tl.constexpr,
     TASKS: tl.constexpr,
-    TASK: tl.constexpr,
     KERNEL: tl.constexpr,
     ROWS: tl.constexpr,
     OUTPUTS: tl.constexpr,
@@ -67,12 +72,19 @@ def convolve_kernel(
     tasks += task * TASK
     split = _split(tasks, active, batch)
     part, tile = tile % split, tile // split
-    source, kernel = tl.multiple_of(tl.load(tasks), 16), tl.multiple_of(tl.load(tasks + 1), 16)
-    target, channel_at = tl.load(tasks + 2), tl.load(tasks + 3)
-    channels, outputs = tl.load(tasks + 4), tl.load(tasks + 5)
+    source, kernel = (
+        tl.multiple_of(tl.load(tasks + _READ), 16),
+        tl.multiple_of(tl.load(tasks + _WEIGHTS), 16),
+    )
+    target, channel_at = tl.load(tasks + _TARGET), tl.load(tasks + _CHANNEL_AT)
+    channels, outputs = tl.load(tasks + _CHANNELS), tl.load(tasks + _OUTPUTS)
     channels, outputs = tl.multiple_of(channels, 16), tl.multiple_of(outputs, 16)
-    height, width, padding = tl.load(tasks + 6), tl.load(tasks + 7), tl.load(tasks + 8)
-    rows, columns = tl.load(tasks + 9), tl.load(tasks + 10)
+    height, width, padding = (
+        tl.load(tasks + _HEIGHT),
+        tl.load(tasks + _WIDTH),
+        tl.load(tasks + _PADDING),
+    )
+    rows, columns = tl.load(tasks + _ROWS), tl.load(tasks + _COLUMNS)
     tiles = outputs // OUTPUTS
     begin, n = tile // tiles * ROWS, tile % tiles * OUTPUTS + tl.arange(0, OUTPUTS)
     # The rows of a tile are samples at one position, or at a few: most taps that are outside are so
@@ -157,14 +169,14 @@ def convolve_kernel(
 
 @triton.jit
 def _tiles(task, active, ROWS: tl.constexpr, OUTPUTS: tl.constexpr):
-    positions = tl.load(task + 9) * tl.load(task + 10)
-    return tl.cdiv(active * positions, ROWS) * (tl.load(task + 5) // OUTPUTS)
+    positions = tl.load(task + _ROWS) * tl.load(task + _COLUMNS)
+    return tl.cdiv(active * positions, ROWS) * (tl.load(task + _OUTPUTS) // OUTPUTS)
 
 
 @triton.jit
 def _split(task, active, batch):
     """Into how many parts a sum is split: few tiles would leave most of the GPU idle."""
-    return tl.where(2 * active <= batch, tl.load(task + 12), 1)
+    return tl.where(2 * active <= batch, tl.load(task + _SPLIT), 1)
 
 
 @triton.jit
@@ -209,7 +221,6 @@ def pool_and_top_kernel(
     THIN: tl.constexpr,
     POOL: tl.constexpr,
     TASKS: tl.constexpr,
-    TASK: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """Max-pools of all couplings, by whose switches the layer above is unpooled; the outputs' step.
@@ -221,8 +232,8 @@ def pool_and_top_kernel(
     if program < batch:
         if program < active:
             sample = tl.load(order + program)
-            below = tl.load(tasks + 11)
-            units = tl.load(tasks + 5) * _pooled_positions(tasks, POOL)
+            below = tl.load(tasks + _LAYER_AT)
+            units = tl.load(tasks + _OUTPUTS) * _pooled_positions(tasks, POOL)
             k = tl.arange(0, 16)
             real = k < THIN
             sums = thin_sums(sent + sample * total + below, output_weights, units, THIN, BLOCK)
@@ -240,7 +251,7 @@ def pool_and_top_kernel(
         return
     task, block, start = -1, 0, batch
     for j in tl.static_range(TASKS):
-        units = tl.load(tasks + j * TASK + 5) * _pooled_positions(tasks + j * TASK, POOL)
+        units = tl.load(tasks + j * TASK + _OUTPUTS) * _pooled_positions(tasks + j * TASK, POOL)
         blocks = tl.cdiv(active * units, BLOCK)
         here = (program >= start) & (program < start + blocks)
         task, block = tl.where(here, j, task), tl.where(here, program - start, block)
@@ -248,9 +259,9 @@ def pool_and_top_kernel(
     if task < 0:
         return
     tasks += task * TASK
-    map_at, channel_at = tl.load(tasks + 2), tl.load(tasks + 3)
-    channels, layer_at = tl.multiple_of(tl.load(tasks + 5), 16), tl.load(tasks + 11)
-    height, width = tl.load(tasks + 9), tl.load(tasks + 10)
+    map_at, channel_at = tl.load(tasks + _TARGET), tl.load(tasks + _CHANNEL_AT)
+    channels, layer_at = tl.multiple_of(tl.load(tasks + _OUTPUTS), 16), tl.load(tasks + _LAYER_AT)
+    height, width = tl.load(tasks + _ROWS), tl.load(tasks + _COLUMNS)
     rows, columns = height // POOL, width // POOL
     units = channels * rows * columns
     e = block * BLOCK + tl.arange(0, BLOCK)
@@ -288,7 +299,7 @@ def pool_and_top_kernel(
 
 @triton.jit
 def _pooled_positions(task, POOL: tl.constexpr):
-    return (tl.load(task + 9) // POOL) * (tl.load(task + 10) // POOL)
+    return (tl.load(task + _ROWS) // POOL) * (tl.load(task + _COLUMNS) // POOL)
 
 
 @triton.jit
