@@ -4,6 +4,7 @@ Without a GPU its Triton kernels run in Triton's interpreter, on small networks;
 tests run on it, and the last ones at the width of the recipes.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -37,7 +38,7 @@ from binep import (
 from binep.engines.cuda import CudaEngine, ThroughTimeEngine, adjoint, by_moving, deltas
 from binep.engines.cuda import moving as moving_kernels
 from binep.engines.cuda.by_deltas import Deltas
-from binep.engines.cuda.by_moving import Moving
+from binep.engines.cuda.by_moving import Convolutions, Moving
 from binep.engines.cuda.couplings import channels_last, convolve, split_digits
 from binep.engines.cuda.moving import SPREAD
 from binep.engines.cuda.packing import Layout
@@ -329,6 +330,14 @@ def test_samples_of_a_convolutional_network_move_as_in_the_reference(images: tor
         change, wanted = nudged.state[n] - found, pushed.state[n] - expected
         torch.testing.assert_close(change, wanted, rtol=0, atol=5e-5)
         assert wanted.abs().max() > 4e-4
+    # Differences are rounded, but what was sent is known exactly.
+    for now in (free.carried, nudged.carried):
+        maps, down = (
+            convolved(relaxer, way, read)
+            for way, read in ((relaxer.ups, now.sent), (relaxer.downs, now.fields))
+        )
+        torch.testing.assert_close(now.maps, maps, rtol=0, atol=1e-5)
+        torch.testing.assert_close(now.down, down, rtol=0, atol=1e-6)
     # Of two places that are as good as equal either may win.
     for n, places in relaxer.switches(nudged).items():
         assert (places != places_in_pools(net, n, pushed.switches[n])).float().mean() < 0.02
@@ -360,6 +369,19 @@ def test_how_a_sample_moves_does_not_depend_on_the_others(
         assert torch.equal(state, later.state[n])
         torch.testing.assert_close(state[:1], alone.state[n], rtol=0, atol=1e-6)
         torch.testing.assert_close(state, in_parts.state[n], rtol=0, atol=1e-4)
+
+
+def convolved(relaxer: Moving, way: Convolutions, read: torch.Tensor) -> torch.Tensor:
+    """What the convolutions of a direction make of all that they read, side by side."""
+    up = way is relaxer.ups
+    total = torch.zeros(len(read), relaxer.map_total if up else relaxer.total, device=DEVICE)
+    for task, fast in zip(way.tasks, relaxer.inner[::-1], strict=True):
+        shape = (task.height, task.width, task.channels)
+        x = read[:, task.read :][:, : math.prod(shape)].unflatten(1, shape).permute(0, 3, 1, 2)
+        kernel, padding = fast.coupling.synapses.kernel, fast.coupling.padding
+        found = (F.conv2d if up else F.conv_transpose2d)(x, kernel, padding=padding)
+        total[:, task.target :][:, : found[0].numel()] = found.permute(0, 2, 3, 1).flatten(1)
+    return total
 
 
 @pytest.mark.parametrize("terms", [30, 10_000])
@@ -400,16 +422,9 @@ def test_sums_follow_the_differences_of_samples_that_move(
                 **unused,
             )
         assert not arrived.any()
-        for task, fast in zip(way.tasks, relaxer.inner[::-1], strict=True):
-            sizes = [task.channels, task.height, task.width]
-            x = read[:, task.read :][:, : sizes[0] * sizes[1] * sizes[2]].float()
-            x = x.unflatten(1, (*sizes[1:], sizes[0])).permute(0, 3, 1, 2)
-            kernel, padding = fast.coupling.synapses.kernel, fast.coupling.padding
-            convolve_by = F.conv2d if way is relaxer.ups else F.conv_transpose2d
-            expected = 2 * convolve_by(x, kernel, padding=padding) / SPREAD.value
-            expected[order[moves:].long()] = 0
-            found = sums[:, task.target :][:, : expected[0].numel()]
-            assert torch.equal(found, expected.permute(0, 2, 3, 1).flatten(1))
+        expected = 2 * convolved(relaxer, way, read.float()) / SPREAD.value
+        expected[order[moves:].long()] = 0
+        assert torch.equal(sums, expected)
 
 
 def test_kernels_find_the_numbers_of_a_task_where_they_are():
