@@ -58,6 +58,14 @@ def rates(*values: float) -> tuple[str, ...]:
     return (*variants, "learning.sign=centered")
 
 
+def shifts(recipe: str, epochs: int, halving: int) -> Question:
+    """How far images should be shifted, with a schedule that ends with these epochs."""
+    schedule = f"schedule.tau.over={epochs}; schedule.lr_bias.every={halving}"
+    variants = tuple(f"data.crop={pixels}; {schedule}" for pixels in (0, 1, 2))
+    text = f"Training images of {recipe} shifted by up to 0, 1, 2 pixels"
+    return Question(text, recipe, variants, epochs, seeds=1)
+
+
 QUESTIONS = {
     # Rates that the paper does not print, or prints otherwise than its code has them.
     "1fc512-w-a-alpha": Question(
@@ -82,6 +90,9 @@ QUESTIONS = {
                 [1e-5, 1e-4],
                 [3e-4, 1e-5],
                 [1e-3, 1e-5],
+                [3e-3, 1e-5],
+                [3e-4, 3e-5],
+                [1e-3, 3e-5],
             )
         ),
         epochs=50,
@@ -205,16 +216,7 @@ QUESTIONS = {
         epochs=12,
         seeds=1,
     ),
-    "1fc-w-a-shift": Question(
-        "Training images of mnist-1fc-w-a-schedule shifted by up to 0, 1, 2 pixels",
-        "mnist-1fc-w-a-schedule",
-        tuple(
-            f"data.crop={pixels}; schedule.tau.over=20; schedule.lr_bias.every=4"
-            for pixels in (0, 1, 2)
-        ),
-        epochs=20,
-        seeds=1,
-    ),
+    "1fc-w-a-shift": shifts("mnist-1fc-w-a-schedule", epochs=20, halving=4),
     "1fc-wa-a-alpha": Question(
         "Rate of alpha of mnist-1fc-wa-a",
         "mnist-1fc-wa-a",
@@ -363,6 +365,8 @@ QUESTIONS = {
         epochs=12,
         seeds=1,
     ),
+    "conv-w-a-shift": shifts("mnist-conv-w-a-schedule", epochs=12, halving=3),
+    "2fc-w-a-shift": shifts("mnist-2fc-w-a-schedule", epochs=12, halving=3),
     "conv-wa-start": Question(
         "Initial state of mnist-conv-wa",
         "mnist-conv-wa",

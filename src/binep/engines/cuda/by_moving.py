@@ -13,7 +13,7 @@ from torch import Tensor
 
 from binep.couplings import ConvPool, Dense
 from binep.dynamics import Prototypical
-from binep.engines.cuda.couplings import FastConv, Tensors, flat
+from binep.engines.cuda.couplings import FastConv, Tensors, Tile, flat
 from binep.engines.cuda.moving import SPREAD, compact_kernel, convolve_kernel, pool_and_top_kernel
 from binep.engines.cuda.packing import padded
 from binep.engines.cuda.phases import Phase, Relaxing, in_order, power_of_two
@@ -55,16 +55,6 @@ class Task(NamedTuple):
     split: int
 
 
-class Tile(NamedTuple):
-    """What one program of `convolve_kernel` adds up: rows x outputs, by `depth` terms at a time."""
-
-    rows: int
-    outputs: int
-    depth: int
-    warps: int = 4
-    stages: int = 4
-
-
 class Convolutions:
     """All of one direction, in one launch."""
 
@@ -83,8 +73,7 @@ class Convolutions:
 
         def needed(samples: int, split: bool) -> int:
             return sum(
-                -(-samples * task.rows * task.columns // self.tile.rows)
-                * (task.outputs // self.tile.outputs)
+                self.tile.programs(samples * task.rows * task.columns, task.outputs)
                 * (task.split if split else 1)
                 for task in self.tasks
             )

@@ -40,26 +40,15 @@ def conv_kernel(
     sample, position = m % samples, m // samples
     top, left = position // columns - padding, position % columns - padding
     corner = ((sample * height + top) * width + left) * CHANNELS
-    # Bit i of `down` says that line i of the window is inside, bit i of `right` that column i is.
-    down = tl.zeros((ROWS,), tl.int32)
-    right = tl.zeros((ROWS,), tl.int32)
-    for i in tl.static_range(KERNEL):
-        down |= ((m < count) & (top + i >= 0) & (top + i < height)).to(tl.int32) << i
-        right |= ((left + i >= 0) & (left + i < width)).to(tl.int32) << i
+    down, right = taps_inside(m < count, top, left, height, width, ROWS, KERNEL)
     k = tl.arange(0, DEPTH)
     read, factors = x + corner[:, None] + k[None, :], weights + k[:, None] * outputs + n[None, :]
     total = tl.zeros((ROWS, OUTPUTS), tl.float32)
     if CHANNELS % DEPTH == 0:
         # A block of terms lies within one tap.
         first, last = begin // samples, (tl.minimum(begin + ROWS, count) - 1) // samples
-        line_from, line_to = window(first // columns, last // columns, padding, height, KERNEL)
-        wraps = first // columns < last // columns
-        column_from, column_to = window(
-            tl.where(wraps, 0, first % columns),
-            tl.where(wraps, columns - 1, last % columns),
-            padding,
-            width,
-            KERNEL,
+        line_from, line_to, column_from, column_to = window_of_any(
+            first, last, columns, padding, height, width, KERNEL
         )
         line, column, channel = line_from, column_from, 0
         blocks = (line_to - line_from) * (column_to - column_from) * (CHANNELS // DEPTH)
@@ -70,13 +59,9 @@ def conv_kernel(
             a = _load(read + offset, there[:, None], WHOLE)
             w = _load(factors + term * outputs, (n < outputs)[None, :], WHOLE)
             total = tl.dot(a, w, total)
-            channel += DEPTH
-            end = channel == CHANNELS
-            channel = tl.where(end, 0, channel)
-            column += end.to(tl.int32)
-            end = column == column_to
-            column = tl.where(end, column_from, column)
-            line += end.to(tl.int32)
+            line, column, channel = next_block(
+                line, column, channel, column_from, column_to, CHANNELS, DEPTH
+            )
     else:
         # It may reach over several.
         TERMS: tl.constexpr = KERNEL * KERNEL * CHANNELS
@@ -96,11 +81,49 @@ def conv_kernel(
 
 
 @triton.jit
-def window(first, last, padding, size, KERNEL: tl.constexpr):
-    """The part of a kernel that is inside for any of the positions from first to last."""
+def taps_inside(real, top, left, height, width, ROWS: tl.constexpr, KERNEL: tl.constexpr):
+    """Bit i of `down` says that line i of a row's window is inside, of `right` that column i is."""
+    down = tl.zeros((ROWS,), tl.int32)
+    right = tl.zeros((ROWS,), tl.int32)
+    for i in tl.static_range(KERNEL):
+        down |= (real & (top + i >= 0) & (top + i < height)).to(tl.int32) << i
+        right |= ((left + i >= 0) & (left + i < width)).to(tl.int32) << i
+    return down, right
+
+
+@triton.jit
+def window_of_any(first, last, columns, padding, height, width, KERNEL: tl.constexpr):
+    """The lines and columns of a kernel that are inside for any position from first to last."""
+    line_from, line_to = _span(first // columns, last // columns, padding, height, KERNEL)
+    wraps = first // columns < last // columns
+    column_from, column_to = _span(
+        tl.where(wraps, 0, first % columns),
+        tl.where(wraps, columns - 1, last % columns),
+        padding,
+        width,
+        KERNEL,
+    )
+    return line_from, line_to, column_from, column_to
+
+
+@triton.jit
+def _span(first, last, padding, size, KERNEL: tl.constexpr):
+    """The same along one side."""
     begin = tl.maximum(padding - last, 0)
     end = tl.minimum(size + padding - first, KERNEL)
     return begin, tl.maximum(end, begin)
+
+
+@triton.jit
+def next_block(line, column, channel, column_from, column_to, channels, DEPTH: tl.constexpr):
+    """Where the block of terms after this one begins: channel by channel, then tap by tap."""
+    channel += DEPTH
+    end = channel == channels
+    channel = tl.where(end, 0, channel)
+    column += end.to(tl.int32)
+    end = column == column_to
+    column = tl.where(end, column_from, column)
+    return line + end.to(tl.int32), column, channel
 
 
 @triton.jit

@@ -15,7 +15,13 @@ All layers of a sample lie side by side, (batch, total), images channels last; m
 import triton
 import triton.language as tl
 
-from binep.engines.cuda.convolving import largest_in_pool, pool_corner, window
+from binep.engines.cuda.convolving import (
+    largest_in_pool,
+    next_block,
+    pool_corner,
+    taps_inside,
+    window_of_any,
+)
 from binep.engines.cuda.kernels import moved, thin_product, thin_sums
 
 # Factor on differences, which would else sink below what float16 can hold.
@@ -95,24 +101,13 @@ def convolve_kernel(
     position = m // active
     top, left = position // columns - padding, position % columns - padding
     corner = sample * tl.multiple_of(read_stride, 16) + (top * width + left) * channels
-    # Bit i of `down` says that line i of the window is inside, bit i of `right` that column i is.
-    down = tl.zeros((ROWS,), tl.int32)
-    right = tl.zeros((ROWS,), tl.int32)
-    for i in tl.static_range(KERNEL):
-        down |= (real & (top + i >= 0) & (top + i < height)).to(tl.int32) << i
-        right |= ((left + i >= 0) & (left + i < width)).to(tl.int32) << i
+    down, right = taps_inside(real, top, left, height, width, ROWS, KERNEL)
     k = tl.arange(0, DEPTH)
     images = read + source + corner[:, None] + k[None, :]
     factors = weights + kernel + k[:, None] * outputs + n[None, :]
     first, last = begin // active, (tl.minimum(begin + ROWS, active * rows * columns) - 1) // active
-    line_from, line_to = window(first // columns, last // columns, padding, height, KERNEL)
-    wraps = first // columns < last // columns
-    column_from, column_to = window(
-        tl.where(wraps, 0, first % columns),
-        tl.where(wraps, columns - 1, last % columns),
-        padding,
-        width,
-        KERNEL,
+    line_from, line_to, column_from, column_to = window_of_any(
+        first, last, columns, padding, height, width, KERNEL
     )
     deep, wide = channels // DEPTH, column_to - column_from
     blocks = (line_to - line_from) * wide * deep
@@ -126,13 +121,9 @@ def convolve_kernel(
         term = (line * KERNEL + column) * channels + channel
         a = tl.load(images + offset, mask=there[:, None], other=0.0)
         total = tl.dot(a, tl.load(factors + term * outputs), total)
-        channel += DEPTH
-        end = channel == channels
-        channel = tl.where(end, 0, channel)
-        column += end.to(tl.int32)
-        end = column == column_to
-        column = tl.where(end, column_from, column)
-        line += end.to(tl.int32)
+        line, column, channel = next_block(
+            line, column, channel, column_from, column_to, channels, DEPTH
+        )
     complete = split == 1
     if split > 1:
         # Whoever comes last adds up what all have found, always in the same order.
