@@ -25,6 +25,7 @@ from binep.network import Network
 DIGIT_BITS = 10
 DIGITS = 3
 EVENT_TILE = 512  # neurons whose sums a program brings up to date
+EVENT_GROUP = 4  # events whose rows a program has at hand: each thread adds up its own columns
 PROGRAMS = 120  # that keep most of a GPU's multiprocessors busy
 
 
@@ -282,9 +283,9 @@ class FastConv:
             self.coupling.padding,
             POOL=self.coupling.pool,
             KERNEL=self.coupling.kernel,
-            GROUP=4,
+            GROUP=EVENT_GROUP,
             BELOW=1 << (below - 1).bit_length(),
-            num_warps=1,
+            num_warps=_warps(below),
         )
 
     def up_events(self, kept: Kept, flips: Listed) -> None:
@@ -303,9 +304,9 @@ class FastConv:
             self.coupling.above,
             self.coupling.padding,
             KERNEL=self.coupling.kernel,
-            GROUP=4,
+            GROUP=EVENT_GROUP,
             ABOVE=1 << (self.coupling.above - 1).bit_length(),
-            num_warps=2,
+            num_warps=_warps(self.coupling.above),
         )
 
     def unpool(
@@ -397,6 +398,11 @@ def fitting_tile(count: int, outputs: int, terms: int) -> Tile:
     if tile.programs(count, outputs) > 2 * PROGRAMS:
         tile = tile._replace(stages=3)
     return tile if tile.outputs > 64 or terms < 2000 else tile._replace(depth=128)
+
+
+def _warps(channels: int) -> int:
+    """So many that a thread has eight columns of a row, or a few more."""
+    return min(8, max(1, channels // 256))
 
 
 def split_digits(gain: Tensor) -> tuple[Tensor, list[Tensor]]:
