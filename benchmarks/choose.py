@@ -282,6 +282,30 @@ QUESTIONS = {
         epochs=10,
         seeds=2,
     ),
+    # The paper's text has 6000 outputs, its table 8000 and 80 steps, the published command 8000 and
+    # 160 with a constant nudge.
+    "2fc-wa-outputs": Question(
+        "Outputs of mnist-2fc-wa: the paper's text has 6000, its table and the published code 8000",
+        "mnist-2fc-wa",
+        (
+            "network.per_class=600; learning.nudged_steps=10",
+            "network.per_class=800; learning.nudged_steps=10",
+            "network.per_class=800; learning.nudged_steps=80",
+            "network.per_class=800; learning.nudged_steps=160; learning.nudge=constant",
+        ),
+        epochs=12,
+        seeds=2,
+    ),
+    "2fc-wa-taus": Question(
+        "taus of mnist-2fc-wa: its own, twice and four times as large",
+        "mnist-2fc-wa",
+        tuple(
+            f"optimizer.tau={taus}"
+            for taus in ("[5e-8, 1e-8, 2e-8]", "[1e-7, 2e-8, 4e-8]", "[2e-7, 4e-8, 8e-8]")
+        ),
+        epochs=12,
+        seeds=2,
+    ),
     "2fc-wa-sign": Question(
         "Sign of the nudge of mnist-2fc-wa",
         "mnist-2fc-wa",

@@ -3,6 +3,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate
 from math import gcd, prod
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ from binep.network import Network
 from binep.neurons import HardSigmoid
 
 THIN = 16  # outputs at most
-TERMS = 1600  # of a sum that one program adds up even where most samples rest
+TERMS = 400  # of a sum that one program adds up even where hardly a sample moves
 BLOCK = 512  # neurons that a program pools
 EVERY = 2  # steps after which samples at rest are left out
 UNIT = 2.0**-14  # less is not sent
@@ -37,7 +38,7 @@ class Task(NamedTuple):
         weights: where its kernel begins. channel_at: the first channel's gain and bias.
         channels, height, width: of what is read. outputs, rows, columns: of the sums.
         layer_at: the layer that the sums drive.
-        split: how many programs share a sum where most samples rest.
+        split: how many programs share a sum where hardly a sample moves.
     """
 
     read: int
@@ -70,15 +71,7 @@ class Convolutions:
 
     def programs(self, batch: int) -> int:
         """As many as any number of samples that move needs."""
-
-        def needed(samples: int, split: bool) -> int:
-            return sum(
-                self.tile.programs(samples * task.rows * task.columns, task.outputs)
-                * (task.split if split else 1)
-                for task in self.tasks
-            )
-
-        return max(needed(batch, False), needed(batch // 2, True))
+        return _programs(tuple(self.tasks), self.tile, batch)
 
     def room(self, batch: int) -> int:
         """How many numbers the parts of sums take."""
@@ -103,6 +96,23 @@ class Convolutions:
             enable_fp_fusion=False,
             **arguments,
         )
+
+
+@cache
+def _programs(tasks: tuple[Task, ...], tile: Tile, batch: int) -> int:
+    def needed(active: int) -> int:
+        return sum(
+            tile.programs(active * task.rows * task.columns, task.outputs)
+            * parts_of(task, active, batch)
+            for task in tasks
+        )
+
+    return max(map(needed, range(1, batch + 1)))
+
+
+def parts_of(task: Task, active: int, batch: int) -> int:
+    """Into how many parts a sum is split while so many samples of a mini-batch move."""
+    return max(min(task.split * batch // (8 * active), task.split), 1) if 2 * active <= batch else 1
 
 
 @dataclass

@@ -166,8 +166,14 @@ def _tiles(task, active, ROWS: tl.constexpr, OUTPUTS: tl.constexpr):
 
 @triton.jit
 def _split(task, active, batch):
-    """Into how many parts a sum is split: few tiles would leave most of the GPU idle."""
-    return tl.where(2 * active <= batch, tl.load(task + _SPLIT), 1)
+    """Into how many parts a sum is split: the fewer samples move, the more of the GPU is idle.
+
+    None while more than half of them do, a quarter of the most from then on; see
+    `by_moving.parts_of`.
+    """
+    most = tl.load(task + _SPLIT)
+    parts = tl.maximum(tl.minimum(most * batch // (8 * tl.maximum(active, 1)), most), 1)
+    return tl.where(2 * active <= batch, parts, 1)
 
 
 @triton.jit
