@@ -392,6 +392,7 @@ def test_sums_follow_the_differences_of_samples_that_move(
 ):
     """Exactly, twice in a row, in the more parts the fewer move; those of other samples stay."""
     monkeypatch.setattr(by_moving, "TERMS", terms)
+    monkeypatch.setattr(by_moving, "FEW", 1)
     _, relaxer, _ = moving(images.repeat(3, 1, 1, 1)[:8])
     generator = torch.Generator().manual_seed(0)
     order = torch.tensor([2, 6, 0, 7, 1, 3, 4, 5], dtype=torch.int32, device=DEVICE)
@@ -400,8 +401,7 @@ def test_sums_follow_the_differences_of_samples_that_move(
         (relaxer.downs, relaxer.map_total, relaxer.total),
     ):
         longest = max(way.tasks, key=lambda task: task.split)
-        parts = {1: longest.split, 2: longest.split // 2, 4: longest.split // 4, 5: 1}[moves]
-        assert parts_of(longest, moves, 8) == (parts if terms == 30 else 1)
+        assert parts_of(longest, moves) == ({1: 5, 2: 2}.get(moves, 1) if terms == 30 else 1)
         read = torch.randint(-3, 4, (8, wide), generator=generator).half().to(DEVICE)
         sums = torch.zeros(8, summed, device=DEVICE)
         unused = dict.fromkeys(

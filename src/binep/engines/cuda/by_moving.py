@@ -3,7 +3,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import accumulate
 from math import gcd, prod
 from typing import Any, NamedTuple
@@ -23,7 +22,8 @@ from binep.network import Network
 from binep.neurons import HardSigmoid
 
 THIN = 16  # outputs at most
-TERMS = 400  # of a sum that one program adds up even where hardly a sample moves
+TERMS = 400  # of a sum that one program adds up even where few samples move
+FEW = 8  # samples
 BLOCK = 512  # neurons that a program pools
 EVERY = 2  # steps after which samples at rest are left out
 UNIT = 2.0**-14  # less is not sent
@@ -38,7 +38,7 @@ class Task(NamedTuple):
         weights: where its kernel begins. channel_at: the first channel's gain and bias.
         channels, height, width: of what is read. outputs, rows, columns: of the sums.
         layer_at: the layer that the sums drive.
-        split: how many programs share a sum where hardly a sample moves.
+        split: how many programs share a sum where few samples move.
     """
 
     read: int
@@ -71,7 +71,14 @@ class Convolutions:
 
     def programs(self, batch: int) -> int:
         """As many as any number of samples that move needs."""
-        return _programs(tuple(self.tasks), self.tile, batch)
+        return max(
+            sum(
+                self.tile.programs(active * task.rows * task.columns, task.outputs)
+                * parts_of(task, active)
+                for task in self.tasks
+            )
+            for active in {batch, *range(1, min(batch, FEW * max(t.split for t in self.tasks)) + 1)}
+        )
 
     def room(self, batch: int) -> int:
         """How many numbers the parts of sums take."""
@@ -83,7 +90,7 @@ class Convolutions:
             read=read,
             sums=sums,
             tasks=self.table,
-            batch=len(read),
+            few=FEW,
             read_stride=read.shape[1],
             sum_stride=sums.shape[1],
             TASKS=len(self.tasks),
@@ -98,21 +105,9 @@ class Convolutions:
         )
 
 
-@cache
-def _programs(tasks: tuple[Task, ...], tile: Tile, batch: int) -> int:
-    def needed(active: int) -> int:
-        return sum(
-            tile.programs(active * task.rows * task.columns, task.outputs)
-            * parts_of(task, active, batch)
-            for task in tasks
-        )
-
-    return max(map(needed, range(1, batch + 1)))
-
-
-def parts_of(task: Task, active: int, batch: int) -> int:
-    """Into how many parts a sum is split while so many samples of a mini-batch move."""
-    return max(min(task.split * batch // (8 * active), task.split), 1) if 2 * active <= batch else 1
+def parts_of(task: Task, active: int) -> int:
+    """Into how many parts a sum is split while so many samples move."""
+    return max(min(task.split * FEW // active, task.split), 1)
 
 
 @dataclass

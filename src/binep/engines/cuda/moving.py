@@ -52,7 +52,7 @@ def convolve_kernel(
     tasks,  # int32, (TASKS, TASK): see `by_moving.Task`
     parts,  # f32: sums over parts of the terms
     arrived,  # int32, zero: how many of them are there
-    batch,
+    few,
     read_stride,
     sum_stride,
     unit,
@@ -69,14 +69,14 @@ def convolve_kernel(
     task, tile, start = -1, 0, 0
     for j in tl.static_range(TASKS):
         each = tasks + j * TASK
-        programs = _tiles(each, active, ROWS, OUTPUTS) * _split(each, active, batch)
+        programs = _tiles(each, active, ROWS, OUTPUTS) * _split(each, active, few)
         here = (tl.program_id(0) >= start) & (tl.program_id(0) < start + programs)
         task, tile = tl.where(here, j, task), tl.where(here, tl.program_id(0) - start, tile)
         start += programs
     if task < 0:
         return
     tasks += task * TASK
-    split = _split(tasks, active, batch)
+    split = _split(tasks, active, few)
     part, tile = tile % split, tile // split
     source, kernel = (
         tl.multiple_of(tl.load(tasks + _READ), 16),
@@ -165,15 +165,13 @@ def _tiles(task, active, ROWS: tl.constexpr, OUTPUTS: tl.constexpr):
 
 
 @triton.jit
-def _split(task, active, batch):
+def _split(task, active, few):
     """Into how many parts a sum is split: the fewer samples move, the more of the GPU is idle.
 
-    None while more than half of them do, a quarter of the most from then on; see
-    `by_moving.parts_of`.
+    See `by_moving.parts_of`.
     """
     most = tl.load(task + _SPLIT)
-    parts = tl.maximum(tl.minimum(most * batch // (8 * tl.maximum(active, 1)), most), 1)
-    return tl.where(2 * active <= batch, parts, 1)
+    return tl.maximum(tl.minimum(most * few // tl.maximum(active, 1), most), 1)
 
 
 @triton.jit
