@@ -38,7 +38,7 @@ from binep import (
 from binep.engines.cuda import CudaEngine, ThroughTimeEngine, adjoint, by_moving, deltas
 from binep.engines.cuda import moving as moving_kernels
 from binep.engines.cuda.by_deltas import Deltas
-from binep.engines.cuda.by_moving import Convolutions, Moving, parts_of
+from binep.engines.cuda.by_moving import Convolutions, Moving
 from binep.engines.cuda.couplings import channels_last, convolve, split_digits
 from binep.engines.cuda.moving import SPREAD
 from binep.engines.cuda.packing import Layout
@@ -385,30 +385,28 @@ def convolved(relaxer: Moving, way: Convolutions, read: torch.Tensor) -> torch.T
 
 
 @pytest.mark.parametrize("terms", [30, 10_000])
-@pytest.mark.parametrize("moves", [1, 2, 4, 5])
+@pytest.mark.parametrize("moves", [1, 2])
 @torch.no_grad()
 def test_sums_follow_the_differences_of_samples_that_move(
     images: torch.Tensor, monkeypatch: pytest.MonkeyPatch, terms: int, moves: int
 ):
-    """Exactly, twice in a row, in the more parts the fewer move; those of other samples stay."""
+    """Exactly, twice in a row, in one part or in several; those of other samples stay."""
     monkeypatch.setattr(by_moving, "TERMS", terms)
-    monkeypatch.setattr(by_moving, "FEW", 1)
-    _, relaxer, _ = moving(images.repeat(3, 1, 1, 1)[:8])
+    _, relaxer, _ = moving(images.repeat(2, 1, 1, 1)[:4])
     generator = torch.Generator().manual_seed(0)
-    order = torch.tensor([2, 6, 0, 7, 1, 3, 4, 5], dtype=torch.int32, device=DEVICE)
+    order = torch.tensor([2, 0, 1, 3], dtype=torch.int32, device=DEVICE)
     for way, wide, summed in (
         (relaxer.ups, relaxer.total, relaxer.map_total),
         (relaxer.downs, relaxer.map_total, relaxer.total),
     ):
-        longest = max(way.tasks, key=lambda task: task.split)
-        assert parts_of(longest, moves) == ({1: 5, 2: 2}.get(moves, 1) if terms == 30 else 1)
-        read = torch.randint(-3, 4, (8, wide), generator=generator).half().to(DEVICE)
-        sums = torch.zeros(8, summed, device=DEVICE)
+        assert (max(task.split for task in way.tasks) > 3) == (terms == 30)
+        read = torch.randint(-3, 4, (4, wide), generator=generator).half().to(DEVICE)
+        sums = torch.zeros(4, summed, device=DEVICE)
         unused = dict.fromkeys(
             ("pooled", "gain", "bias", "state", "sent", "new_sent", "delta", "changed"), sums
         )
-        room = torch.empty(way.room(8), device=DEVICE)
-        arrived = torch.zeros(way.programs(8), dtype=torch.int32, device=DEVICE)
+        room = torch.empty(way.room(4), device=DEVICE)
+        arrived = torch.zeros(way.programs(4), dtype=torch.int32, device=DEVICE)
         count = order.new_full((1,), moves)
         for _ in range(2):
             way.launch(

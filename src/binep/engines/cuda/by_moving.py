@@ -22,8 +22,7 @@ from binep.network import Network
 from binep.neurons import HardSigmoid
 
 THIN = 16  # outputs at most
-TERMS = 400  # of a sum that one program adds up even where few samples move
-FEW = 8  # samples
+TERMS = 1600  # of a sum that one program adds up even where most samples rest
 BLOCK = 512  # neurons that a program pools
 EVERY = 2  # steps after which samples at rest are left out
 UNIT = 2.0**-14  # less is not sent
@@ -38,7 +37,7 @@ class Task(NamedTuple):
         weights: where its kernel begins. channel_at: the first channel's gain and bias.
         channels, height, width: of what is read. outputs, rows, columns: of the sums.
         layer_at: the layer that the sums drive.
-        split: how many programs share a sum where few samples move.
+        split: how many programs share a sum where most samples rest.
     """
 
     read: int
@@ -71,14 +70,15 @@ class Convolutions:
 
     def programs(self, batch: int) -> int:
         """As many as any number of samples that move needs."""
-        return max(
-            sum(
-                self.tile.programs(active * task.rows * task.columns, task.outputs)
-                * parts_of(task, active)
+
+        def needed(samples: int, split: bool) -> int:
+            return sum(
+                self.tile.programs(samples * task.rows * task.columns, task.outputs)
+                * (task.split if split else 1)
                 for task in self.tasks
             )
-            for active in {batch, *range(1, min(batch, FEW * max(t.split for t in self.tasks)) + 1)}
-        )
+
+        return max(needed(batch, False), needed(batch // 2, True))
 
     def room(self, batch: int) -> int:
         """How many numbers the parts of sums take."""
@@ -90,7 +90,7 @@ class Convolutions:
             read=read,
             sums=sums,
             tasks=self.table,
-            few=FEW,
+            batch=len(read),
             read_stride=read.shape[1],
             sum_stride=sums.shape[1],
             TASKS=len(self.tasks),
@@ -103,11 +103,6 @@ class Convolutions:
             enable_fp_fusion=False,
             **arguments,
         )
-
-
-def parts_of(task: Task, active: int) -> int:
-    """Into how many parts a sum is split while so many samples move."""
-    return max(min(task.split * FEW // active, task.split), 1)
 
 
 @dataclass

@@ -52,7 +52,7 @@ def convolve_kernel(
     tasks,  # int32, (TASKS, TASK): see `by_moving.Task`
     parts,  # f32: sums over parts of the terms
     arrived,  # int32, zero: how many of them are there
-    few,
+    batch,
     read_stride,
     sum_stride,
     unit,
@@ -69,14 +69,14 @@ def convolve_kernel(
     task, tile, start = -1, 0, 0
     for j in tl.static_range(TASKS):
         each = tasks + j * TASK
-        programs = _tiles(each, active, ROWS, OUTPUTS) * _split(each, active, few)
+        programs = _tiles(each, active, ROWS, OUTPUTS) * _split(each, active, batch)
         here = (tl.program_id(0) >= start) & (tl.program_id(0) < start + programs)
         task, tile = tl.where(here, j, task), tl.where(here, tl.program_id(0) - start, tile)
         start += programs
     if task < 0:
         return
     tasks += task * TASK
-    split = _split(tasks, active, few)
+    split = _split(tasks, active, batch)
     part, tile = tile % split, tile // split
     source, kernel = (
         tl.multiple_of(tl.load(tasks + _READ), 16),
@@ -165,13 +165,9 @@ def _tiles(task, active, ROWS: tl.constexpr, OUTPUTS: tl.constexpr):
 
 
 @triton.jit
-def _split(task, active, few):
-    """Into how many parts a sum is split: the fewer samples move, the more of the GPU is idle.
-
-    See `by_moving.parts_of`.
-    """
-    most = tl.load(task + _SPLIT)
-    return tl.maximum(tl.minimum(most * few // tl.maximum(active, 1), most), 1)
+def _split(task, active, batch):
+    """Into how many parts a sum is split: few tiles would leave most of the GPU idle."""
+    return tl.where(2 * active <= batch, tl.load(task + _SPLIT), 1)
 
 
 @triton.jit
