@@ -48,6 +48,7 @@ def tau(final: float, more: str = "") -> str:
 HALVED = "schedule.lr_bias.every=FIFTH"
 STEADY = "schedule.lr_bias.every=0; schedule.lr_bias.factor=1.0"
 HALF = "optimizer.tau=[1.25e-7, 1e-7]"  # of mnist-1fc-wa's
+PRINTED = "[1e-7, 1e-7, 2e-7, 2e-7, 5e-8]"  # gamma of cifar10-conv-w in the paper
 GAMMA = "schedule.tau.final=1.0; schedule.tau.over=0; schedule.gamma.final=0.1; schedule.gamma.over"
 
 
@@ -436,9 +437,20 @@ QUESTIONS = {
         seeds=2,
     ),
     "cifar10-gamma": Question(
-        "gamma of cifar10-conv-w: the published code's, and the paper's",
-        "cifar10-conv-w",
-        ("optimizer.gamma=2e-7", "optimizer.gamma=[1e-7, 1e-7, 2e-7, 2e-7, 5e-8]"),
+        "gamma of cifar10-conv-w-a: the published code's, and the paper's; what its nudged outputs "
+        "send: rho of their states, or as in the published code the states themselves",
+        "cifar10-conv-w-a",
+        tuple(
+            f"optimizer.gamma={gamma}; network.nudged_sends={what}{more}"
+            for gamma, what, more in (
+                ("2e-7", "activity", ""),
+                ("2e-7", "state", ""),
+                (PRINTED, "activity", ""),
+                (PRINTED, "state", ""),
+                (PRINTED, "state", "; learning.sign=centered"),
+                (PRINTED, "state", "; learning.sign=positive"),
+            )
+        ),
         epochs=10,
         seeds=1,
     ),

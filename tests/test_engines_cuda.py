@@ -379,7 +379,8 @@ def convolved(relaxer: Moving, way: Convolutions, read: torch.Tensor) -> torch.T
         shape = (task.height, task.width, task.channels)
         x = read[:, task.read :][:, : math.prod(shape)].unflatten(1, shape).permute(0, 3, 1, 2)
         kernel, padding = fast.coupling.synapses.kernel, fast.coupling.padding
-        found = (F.conv2d if up else F.conv_transpose2d)(x, kernel, padding=padding)
+        with tensor_cores(False):
+            found = (F.conv2d if up else F.conv_transpose2d)(x, kernel, padding=padding)
         total[:, task.target :][:, : found[0].numel()] = found.permute(0, 2, 3, 1).flatten(1)
     return total
 
