@@ -313,7 +313,9 @@ def moving(x: torch.Tensor) -> tuple[CudaEngine, Moving, torch.Tensor]:
 
 @pytest.fixture(scope="module")
 def images() -> torch.Tensor:
-    return torch.rand(3, 1, 6, 6, generator=torch.Generator().manual_seed(3)).to(DEVICE)
+    """A bright one, and two that are dark enough to come to rest sooner."""
+    pixels = torch.rand(3, 1, 6, 6, generator=torch.Generator().manual_seed(3))
+    return (pixels * torch.tensor([1.0, 0.4, 0.1]).view(3, 1, 1, 1)).to(DEVICE)
 
 
 @torch.no_grad()
@@ -326,9 +328,11 @@ def test_samples_of_a_convolutional_network_move_as_in_the_reference(images: tor
     pushed = relax(net, images, there.state, 5, Nudge(net.target(labels), 0.3))
     assert len(set(free.ran.tolist())) > 1 and free.ran.max() < 24 and not free.residual.any()
     for n, (found, expected) in enumerate(zip(free.state, there.state, strict=True)):
-        torch.testing.assert_close(found, expected, rtol=0, atol=2e-4)
+        # Every neuron may hold back up to a unit, 2.4e-4. What a nudge changes is sent, from a rest
+        # that is a little different.
+        torch.testing.assert_close(found, expected, rtol=0, atol=5e-4)
         change, wanted = nudged.state[n] - found, pushed.state[n] - expected
-        torch.testing.assert_close(change, wanted, rtol=0, atol=5e-5)
+        torch.testing.assert_close(change, wanted, rtol=0, atol=0.04 * float(wanted.abs().max()))
         assert wanted.abs().max() > 4e-4
     # Differences are rounded, but what was sent is known exactly.
     for now in (free.carried, nudged.carried):
@@ -341,6 +345,27 @@ def test_samples_of_a_convolutional_network_move_as_in_the_reference(images: tor
     # Of two places that are as good as equal either may win.
     for n, places in relaxer.switches(nudged).items():
         assert (places != places_in_pools(net, n, pushed.switches[n])).float().mean() < 0.02
+
+
+@torch.no_grad()
+def test_from_a_rest_nothing_moves_but_what_a_nudge_pushes(images: torch.Tensor):
+    """What the free phase held back stays back, although less would be sent now."""
+    engine, relaxer, first = moving(images)
+    labels = torch.arange(3, device=DEVICE)
+    free = relaxer.free(first, 24)
+    for state, sent in zip(free.state[:-1], free.activity[:-1], strict=True):
+        held = (engine.network.neuron(state) - sent).abs().max()
+        assert by_moving.FINEST < held < by_moving.UNIT
+    engine.beta.zero_()
+    nudged = relaxer.nudged(first, free, labels, 1)
+    assert all(map(torch.equal, nudged.activity, free.activity))
+    # A small nudge has the effect of a larger one, only smaller, down to the first layer.
+    changes = []
+    for beta in (0.3, 0.03):
+        engine.beta.fill_(beta)
+        nudged = relaxer.nudged(first, free, labels, 1)
+        changes.append((nudged.activity[0] - free.activity[0]) / beta)
+    assert metrics.cosine({"": changes[0]}, {"": changes[1]})[""] > 0.9
 
 
 def places_in_pools(net: Network, n: int, switches: torch.Tensor) -> torch.Tensor:
@@ -404,7 +429,8 @@ def test_sums_follow_the_differences_of_samples_that_move(
         read = torch.randint(-3, 4, (4, wide), generator=generator).half().to(DEVICE)
         sums = torch.zeros(4, summed, device=DEVICE)
         unused = dict.fromkeys(
-            ("pooled", "gain", "bias", "state", "sent", "new_sent", "delta", "changed"), sums
+            ("pooled", "gain", "bias", "state", "sent", "new_sent", "delta", "held", "changed"),
+            sums,
         )
         room = torch.empty(way.room(4), device=DEVICE)
         arrived = torch.zeros(way.programs(4), dtype=torch.int32, device=DEVICE)
@@ -420,6 +446,7 @@ def test_sums_follow_the_differences_of_samples_that_move(
                 count=count,
                 unit=0.0,
                 SEND=False,
+                HOLD=False,
                 **unused,
             )
         assert not arrived.any()
@@ -533,7 +560,7 @@ def test_convolutions_read_all_their_taps(
     torch.manual_seed(0)
     x = torch.randint(0, 2, (batch, channels, 4, 3), device=DEVICE).float()
     signs = torch.randint(0, 2, (outputs, channels, kernel, kernel), device=DEVICE) * 2.0 - 1
-    expected = torch.nn.functional.conv2d(x, signs, padding=padding)
+    expected = F.conv2d(x.double(), signs.double(), padding=padding).float()
     sums = channels_last(batch, tuple(expected.shape[1:]), torch.float32, DEVICE)
     read = x.half().contiguous(memory_format=torch.channels_last)
     convolve(read, signs.permute(2, 3, 1, 0).half().contiguous(), padding, sums)

@@ -25,7 +25,8 @@ THIN = 16  # outputs at most
 TERMS = 1600  # of a sum that one program adds up even where most samples rest
 BLOCK = 512  # neurons that a program pools
 EVERY = 2  # steps after which samples at rest are left out
-UNIT = 2.0**-14  # less is not sent
+UNIT = 2.0**-12  # less is not sent in a free phase
+FINEST = 2.0**-18  # nor in a nudged one; what reaches the first layers is about 2^-14
 PLACES = 2**31 - 1  # that kernels can count
 
 
@@ -226,8 +227,9 @@ class Moving(Relaxing):
             "rest": rest.state,
             "direction": direction,
         }
+        held, nothing = self.network.neuron(rest.state) - rest.sent, torch.zeros_like(rest.sent)
         steps = self.learning.nudged_steps
-        return self._run(first, rest.clone(), torch.zeros_like(rest.sent).half(), steps, **nudge)
+        return self._run(first, rest.clone(), nothing.half(), steps, held, **nudge)
 
     def switches(self, phase: Phase) -> dict[int, Tensor | None]:
         now: Standing = phase.carried
@@ -238,11 +240,20 @@ class Moving(Relaxing):
             found[n] = fast.pool(in_order(maps))[1]
         return found
 
-    def _run(self, first: Tensor, now: Standing, delta: Tensor, steps: int, **nudge: Any) -> Phase:
+    def _run(
+        self,
+        first: Tensor,
+        now: Standing,
+        delta: Tensor,
+        steps: int,
+        held: Tensor | None = None,
+        **nudge: Any,
+    ) -> Phase:
         """Some steps from where a mini-batch stands.
 
         Args:
             delta: f16, (batch, total), spread: of what was sent the sums do not know yet.
+            held: (batch, total), in the nudged phase: what is not sent.
             nudge: arguments of `pool_and_top_kernel`, in the nudged phase.
         """
         batch, integer = len(first), {"dtype": torch.int32, "device": self.device}
@@ -259,10 +270,12 @@ class Moving(Relaxing):
             "state": now.state,
             "order": order,
             "count": count,
-            "unit": UNIT,
+            "held": now.state if held is None else held,
+            "unit": UNIT if held is None else FINEST,
         }
         ways = (self.ups, self.downs)
         convolving = {
+            "HOLD": held is not None,
             "weights": self.weights,
             "delta": delta,
             "parts": torch.empty(max(way.room(batch) for way in ways), device=self.device),
@@ -287,7 +300,7 @@ class Moving(Relaxing):
             )
             self.downs.launch(field_delta, now.down, SEND=True, **convolving, **neurons)
             self.ups.launch(delta, now.maps, SEND=False, **convolving, **neurons)
-            if t % EVERY == EVERY - 1 and not nudge:
+            if t % EVERY == EVERY - 1 and held is None:
                 compact_kernel[(1,)](
                     order, count, changed[t], ran, t, BATCH=power_of_two(batch), num_warps=1
                 )
@@ -313,6 +326,7 @@ class Moving(Relaxing):
             "per_class": network.per_class,
             "map_stride": self.map_total,
             "total": self.total,
+            "finest": FINEST,
             "NUDGED": False,
             "CONSTANT": self.learning.nudge == "constant",
             "CLAMPED": network.dynamics.clamp_nudged,

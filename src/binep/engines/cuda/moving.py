@@ -9,6 +9,10 @@ unit is not sent, so that a sample comes to rest: from then on every step would 
 lists the samples that still move, `count` says how many; a launch does the work of all couplings
 for those.
 
+What was not sent when the free phase ended is `held` back in the nudged one, too: the rest is that
+of a network whose neurons are off by less than a unit each, and what moves from there, however
+little, is the nudge's doing alone.
+
 All layers of a sample lie side by side, (batch, total), images channels last; maps and fields too.
 """
 
@@ -46,6 +50,7 @@ def convolve_kernel(
     sent,  # f32, (batch, total)
     new_sent,
     delta,  # f16, (batch, total)
+    held,  # f32, (batch, total), if HOLD: what is not sent
     order,
     count,
     changed,  # int32, (batch,)
@@ -57,6 +62,7 @@ def convolve_kernel(
     sum_stride,
     unit,
     SEND: tl.constexpr,
+    HOLD: tl.constexpr,
     TASKS: tl.constexpr,
     KERNEL: tl.constexpr,
     ROWS: tl.constexpr,
@@ -151,7 +157,8 @@ def convolve_kernel(
         s = tl.minimum(tl.maximum(drive, 0.0), 1.0)
         tl.store(state + index, s, mask=inside)
         before = tl.load(sent + index, mask=inside, other=0.0)
-        after, difference = _follow(s, before, unit)
+        a = s - tl.load(held + index, mask=inside, other=0.0) if HOLD else s
+        after, difference = _follow(a, before, unit)
         tl.store(new_sent + index, after, mask=inside)
         tl.store(delta + index, difference, mask=inside)
         news = tl.max((inside & (difference != 0.0)).to(tl.int32), 1)
@@ -189,6 +196,7 @@ def pool_and_top_kernel(
     state,  # f32, (batch, total)
     sent,  # f32, (batch, total)
     new_sent,
+    held,  # f32, (batch, total), if NUDGED: what is not sent
     order,
     count,
     changed,  # int32, (batch,)
@@ -205,6 +213,7 @@ def pool_and_top_kernel(
     per_class,
     direction,
     unit,
+    finest,  # of what goes down through the winners' places
     NUDGED: tl.constexpr,
     CONSTANT: tl.constexpr,
     CLAMPED: tl.constexpr,
@@ -237,7 +246,7 @@ def pool_and_top_kernel(
                 anchor = tl.load(rest + index, mask=real, other=0.0) if CONSTANT else s
                 nudge = tl.load(beta) * direction * (y - anchor)
             s = moved(s, drive, nudge, 0.5, 0.5, 1.0, False, NUDGED, CLAMPED)
-            news = _send_whole(s, index, real, state, sent, new_sent, unit, RAW)
+            news = _send_whole(s, index, real, state, sent, new_sent, held, unit, NUDGED, RAW)
             tl.store(changed + sample, 1, mask=tl.max(news.to(tl.int32), 0) > 0)
         return
     task, block, start = -1, 0, batch
@@ -271,7 +280,7 @@ def pool_and_top_kernel(
         there = corner + (place // POOL * width + place % POOL) * channels
         before = tl.load(fields + there, mask=inside, other=0.0)
         wanted = tl.where(winner == place, value, 0.0)
-        after, difference = _follow(wanted, before, factor * unit)
+        after, difference = _follow(wanted, before, factor * finest)
         sends = inside & (difference != 0.0)
         news |= sends
         tl.store(fields + there, after, mask=sends)
@@ -284,7 +293,7 @@ def pool_and_top_kernel(
         above = thin_product(outputs, output_weights + i, units, inside, THIN)
         drive = drive + tl.load(output_gain) * above
         s = tl.minimum(tl.maximum(drive, 0.0), 1.0)
-        news |= _send_whole(s, index, inside, state, sent, new_sent, unit, False)
+        news |= _send_whole(s, index, inside, state, sent, new_sent, held, unit, NUDGED, False)
     tl.store(changed + sample, 1, mask=news)
 
 
@@ -294,10 +303,13 @@ def _pooled_positions(task, POOL: tl.constexpr):
 
 
 @triton.jit
-def _send_whole(s, index, inside, state, sent, new_sent, unit, RAW: tl.constexpr):
+def _send_whole(
+    s, index, inside, state, sent, new_sent, held, unit, HOLD: tl.constexpr, RAW: tl.constexpr
+):
     """Keep new states and send what follows from them in float32; whether that is anything new."""
     tl.store(state + index, s, mask=inside)
     a = s if RAW else tl.minimum(tl.maximum(s, 0.0), 1.0)
+    a = a - tl.load(held + index, mask=inside, other=0.0) if HOLD else a
     before = tl.load(sent + index, mask=inside, other=0.0)
     news = inside & (tl.abs(a - before) >= unit) & (a != before)
     tl.store(new_sent + index, tl.where(news, a, before), mask=inside)
