@@ -297,19 +297,6 @@ QUESTIONS = {
         epochs=12,
         seeds=2,
     ),
-    "2fc-wa-long": Question(
-        "Outputs of mnist-2fc-wa and how much its tau grows, for long enough to see where its "
-        "errors jump about",
-        "mnist-2fc-wa",
-        (
-            "network.per_class=600; learning.nudged_steps=10",
-            "network.per_class=800; learning.nudged_steps=80",
-            "network.per_class=600; learning.nudged_steps=10; "
-            "schedule.tau.final=16; schedule.tau.over=40",
-        ),
-        epochs=40,
-        seeds=1,
-    ),
     "2fc-wa-taus": Question(
         "taus of mnist-2fc-wa: its own, twice and four times as large",
         "mnist-2fc-wa",
