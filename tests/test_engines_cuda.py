@@ -169,7 +169,7 @@ def assert_same(found: Tally, tally: Tally) -> None:
         ("thin-wa", {"initial_state": 0.0}),
         ("conv-wa", {"learn_scale": False, "noise": 0.0, "initial_state": 0.0}),
         ("conv-wa", {"sign": "positive", "nudge": "constant"}),
-        ("conv-deep-wa", {"free_steps": 12}),
+        ("conv-deep-wa", {"free_steps": 12, "sizes": (2, 1)}),
         ("conv-deep-wa", {"sign": "centered", "initial_state": 0.0}),
         ("conv-one-wa", {"nudge": "constant"}),
     ],
