@@ -313,13 +313,14 @@ def moving(x: torch.Tensor) -> tuple[CudaEngine, Moving, torch.Tensor]:
 
 @pytest.fixture(scope="module")
 def images() -> torch.Tensor:
-    """A bright one, and two that are dark enough to come to rest sooner."""
-    pixels = torch.rand(3, 1, 6, 6, generator=torch.Generator().manual_seed(3))
-    return (pixels * torch.tensor([1.0, 0.4, 0.1]).view(3, 1, 1, 1)).to(DEVICE)
+    return torch.rand(3, 1, 6, 6, generator=torch.Generator().manual_seed(3)).to(DEVICE)
 
 
 @torch.no_grad()
-def test_samples_of_a_convolutional_network_move_as_in_the_reference(images: torch.Tensor):
+def test_samples_of_a_convolutional_network_move_as_in_the_reference(
+    images: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(by_moving, "UNIT", 2.0**-14)  # rests near enough for these bounds
     engine, relaxer, first = moving(images)
     net, labels = engine.network, torch.arange(3, device=DEVICE)
     free = relaxer.free(first, 24)
@@ -328,11 +329,9 @@ def test_samples_of_a_convolutional_network_move_as_in_the_reference(images: tor
     pushed = relax(net, images, there.state, 5, Nudge(net.target(labels), 0.3))
     assert len(set(free.ran.tolist())) > 1 and free.ran.max() < 24 and not free.residual.any()
     for n, (found, expected) in enumerate(zip(free.state, there.state, strict=True)):
-        # Every neuron may hold back up to a unit, 2.4e-4. What a nudge changes is sent, from a rest
-        # that is a little different.
-        torch.testing.assert_close(found, expected, rtol=0, atol=5e-4)
+        torch.testing.assert_close(found, expected, rtol=0, atol=2e-4)
         change, wanted = nudged.state[n] - found, pushed.state[n] - expected
-        torch.testing.assert_close(change, wanted, rtol=0, atol=0.04 * float(wanted.abs().max()))
+        torch.testing.assert_close(change, wanted, rtol=0, atol=5e-5)
         assert wanted.abs().max() > 4e-4
     # Differences are rounded, but what was sent is known exactly.
     for now in (free.carried, nudged.carried):

@@ -26,7 +26,7 @@ TERMS = 1600  # of a sum that one program adds up even where most samples rest
 BLOCK = 512  # neurons that a program pools
 EVERY = 2  # steps after which samples at rest are left out
 UNIT = 2.0**-12  # less is not sent in a free phase
-FINEST = 2.0**-18  # nor in a nudged one; what reaches the first layers is about 2^-14
+FINEST = 2.0**-18  # nor in a nudged one, whose first layers move by 2^-14, nor by winners' places
 PLACES = 2**31 - 1  # that kernels can count
 
 
@@ -227,9 +227,9 @@ class Moving(Relaxing):
             "rest": rest.state,
             "direction": direction,
         }
-        held, nothing = self.network.neuron(rest.state) - rest.sent, torch.zeros_like(rest.sent)
-        steps = self.learning.nudged_steps
-        return self._run(first, rest.clone(), nothing.half(), steps, held, **nudge)
+        held = self.network.neuron(rest.state) - rest.sent
+        delta = torch.zeros_like(rest.sent, dtype=torch.float16)
+        return self._run(first, rest.clone(), delta, self.learning.nudged_steps, held, **nudge)
 
     def switches(self, phase: Phase) -> dict[int, Tensor | None]:
         now: Standing = phase.carried
