@@ -384,9 +384,10 @@ def test_how_a_sample_moves_does_not_depend_on_the_others(
     _, relaxer, first = moving(images)
     together, later = relaxer.free(first, 24), relaxer.free(first, 27)
     alone = relaxer.free(first[:1], 24)
-    monkeypatch.setattr(by_moving, "TERMS", 30)
+    monkeypatch.setattr(by_moving, "TERMS", 40)
+    monkeypatch.setattr(by_moving, "TERMS_FEW", 30)
     _, relaxer, _ = moving(images)
-    assert max(task.split for task in relaxer.downs.tasks) > 3
+    assert max(task.split_few for task in relaxer.downs.tasks) > 3
     in_parts = relaxer.free(first, 24)
     assert torch.equal(together.ran, later.ran) and alone.ran[0] == together.ran[0]
     for n, state in enumerate(together.state):
@@ -410,13 +411,14 @@ def convolved(relaxer: Moving, way: Convolutions, read: torch.Tensor) -> torch.T
 
 
 @pytest.mark.parametrize("terms", [30, 10_000])
-@pytest.mark.parametrize("moves", [1, 2])
+@pytest.mark.parametrize("moves", [1, 2, 4])
 @torch.no_grad()
 def test_sums_follow_the_differences_of_samples_that_move(
     images: torch.Tensor, monkeypatch: pytest.MonkeyPatch, terms: int, moves: int
 ):
     """Exactly, twice in a row, in one part or in several; those of other samples stay."""
-    monkeypatch.setattr(by_moving, "TERMS", terms)
+    monkeypatch.setattr(by_moving, "TERMS", 2 * terms)
+    monkeypatch.setattr(by_moving, "TERMS_FEW", terms)
     _, relaxer, _ = moving(images.repeat(2, 1, 1, 1)[:4])
     generator = torch.Generator().manual_seed(0)
     order = torch.tensor([2, 0, 1, 3], dtype=torch.int32, device=DEVICE)
@@ -424,7 +426,8 @@ def test_sums_follow_the_differences_of_samples_that_move(
         (relaxer.ups, relaxer.total, relaxer.map_total),
         (relaxer.downs, relaxer.map_total, relaxer.total),
     ):
-        assert (max(task.split for task in way.tasks) > 3) == (terms == 30)
+        assert (max(task.split_few for task in way.tasks) > 3) == (terms == 30)
+        assert (max(task.split for task in way.tasks) > 1) == (terms == 30)
         read = torch.randint(-3, 4, (4, wide), generator=generator).half().to(DEVICE)
         sums = torch.zeros(4, summed, device=DEVICE)
         unused = dict.fromkeys(

@@ -22,7 +22,10 @@ from binep.network import Network
 from binep.neurons import HardSigmoid
 
 THIN = 16  # outputs at most
-TERMS = 1600  # of a sum that one program adds up even where most samples rest
+UP = Tile(rows=64, outputs=128, depth=64)  # what a program adds up at most, upwards
+DOWN = Tile(rows=64, outputs=64, depth=64)
+TERMS = 1 << 20  # of a sum that one program adds up
+TERMS_FEW = 1600  # where most samples rest
 BLOCK = 512  # neurons that a program pools
 EVERY = 2  # steps after which samples at rest are left out
 UNIT = 2.0**-12  # less is not sent in a free phase
@@ -38,7 +41,7 @@ class Task(NamedTuple):
         weights: where its kernel begins. channel_at: the first channel's gain and bias.
         channels, height, width: of what is read. outputs, rows, columns: of the sums.
         layer_at: the layer that the sums drive.
-        split: how many programs share a sum where most samples rest.
+        split: how many programs share a sum. split_few: where most samples rest.
     """
 
     read: int
@@ -54,32 +57,34 @@ class Task(NamedTuple):
     columns: int
     layer_at: int
     split: int
+    split_few: int
 
 
 class Convolutions:
     """All of one direction, in one launch."""
 
-    def __init__(self, tasks: Sequence[Task], kernel: int, device: torch.device) -> None:
+    def __init__(
+        self, tasks: Sequence[Task], kernel: int, largest: Tile, device: torch.device
+    ) -> None:
         self.tasks, self.kernel = tasks, kernel
         self.table = torch.tensor(tasks, dtype=torch.int32, device=device)
         # One that divides all of their outputs and channels.
-        self.tile = Tile(
-            rows=64,
-            outputs=gcd(128, *(task.outputs for task in tasks)),
-            depth=gcd(64, *(task.channels for task in tasks)),
+        self.tile = largest._replace(
+            outputs=gcd(largest.outputs, *(task.outputs for task in tasks)),
+            depth=gcd(largest.depth, *(task.channels for task in tasks)),
         )
 
     def programs(self, batch: int) -> int:
         """As many as any number of samples that move needs."""
 
-        def needed(samples: int, split: bool) -> int:
+        def needed(samples: int, few: bool) -> int:
             return sum(
                 self.tile.programs(samples * task.rows * task.columns, task.outputs)
-                * (task.split if split else 1)
+                * (task.split_few if few else task.split)
                 for task in self.tasks
             )
 
-        return max(needed(batch, False), needed(batch // 2, True))
+        return max(needed(batch, few=False), needed(batch // 2, few=True))
 
     def room(self, batch: int) -> int:
         """How many numbers the parts of sums take."""
@@ -99,9 +104,8 @@ class Convolutions:
             ROWS=self.tile.rows,
             OUTPUTS=self.tile.outputs,
             DEPTH=self.tile.depth,
-            num_warps=self.tile.warps,
-            num_stages=self.tile.stages,
             enable_fp_fusion=False,
+            **self.tile.options,
             **arguments,
         )
 
@@ -155,8 +159,8 @@ class Moving(Relaxing):
         # From the outputs down: the longest sums first, so that none is begun last.
         tasks = [self._tasks(n, fast) for n, fast in enumerate(self.inner, 1)][::-1]
         self.ups, self.downs = (
-            Convolutions(way, self.inner[0].coupling.kernel, self.device)
-            for way in zip(*tasks, strict=True)
+            Convolutions(way, self.inner[0].coupling.kernel, largest, self.device)
+            for way, largest in zip(zip(*tasks, strict=True), (UP, DOWN), strict=True)
         )
 
     def _tasks(self, n: int, fast: FastConv) -> tuple[Task, Task]:
@@ -176,7 +180,7 @@ class Moving(Relaxing):
             rows=maps[0],
             columns=maps[1],
             layer_at=self.offsets[n],
-            split=-(-taps * coupling.below // TERMS),
+            **_splits(taps * coupling.below),
         )
         down = Task(
             read=map_at,
@@ -191,7 +195,7 @@ class Moving(Relaxing):
             rows=below[0],
             columns=below[1],
             layer_at=self.offsets[n - 1],
-            split=-(-taps * coupling.above // TERMS),
+            **_splits(taps * coupling.above),
         )
         return up, down
 
@@ -362,6 +366,11 @@ def _image(values: Tensor, shape: Sequence[int]) -> Tensor:
     """(batch, units), channels last, as (batch, *shape)."""
     channels, height, width = shape
     return values.unflatten(1, (height, width, channels)).permute(0, 3, 1, 2)
+
+
+def _splits(terms: int) -> dict[str, int]:
+    """Into how many parts sums of so many terms are split."""
+    return {"split": -(-terms // TERMS), "split_few": -(-terms // TERMS_FEW)}
 
 
 def _joined(inner: list[FastConv]) -> Tensor:

@@ -337,17 +337,28 @@ class FastConv:
 
 
 class Tile(NamedTuple):
-    """What one program of `conv_kernel` adds up: rows x outputs, by `depth` terms at a time."""
+    """What one program adds up: rows x outputs, by `depth` terms at a time.
+
+    `registers` is how many a thread may have at the most; with fewer, a multiprocessor holds more
+    programs.
+    """
 
     rows: int
     outputs: int
     depth: int
     warps: int = 4
     stages: int = 4
+    registers: int | None = None
 
     def programs(self, count: int, outputs: int) -> int:
         """How many programs `count` rows and so many outputs need."""
         return -(-count // self.rows) * -(-outputs // self.outputs)
+
+    @property
+    def options(self) -> dict[str, int]:
+        """How a kernel of such tiles is compiled."""
+        most = {} if self.registers is None else {"maxnreg": self.registers}
+        return {"num_warps": self.warps, "num_stages": self.stages} | most
 
 
 def convolve(
@@ -381,8 +392,7 @@ def convolve(
         ROWS=tile.rows,
         OUTPUTS=tile.outputs,
         DEPTH=tile.depth,
-        num_warps=tile.warps,
-        num_stages=tile.stages,
+        **tile.options,
     )
 
 

@@ -35,7 +35,7 @@ SPREAD = tl.constexpr(1024.0)
 _READ, _WEIGHTS, _TARGET, _CHANNEL_AT = map(tl.constexpr, range(4))
 _CHANNELS, _OUTPUTS, _HEIGHT, _WIDTH = map(tl.constexpr, range(4, 8))
 _PADDING, _ROWS, _COLUMNS, _LAYER_AT = map(tl.constexpr, range(8, 12))
-_SPLIT, TASK = map(tl.constexpr, range(12, 14))
+_SPLIT, _SPLIT_FEW, TASK = map(tl.constexpr, range(12, 15))
 
 
 @triton.jit
@@ -174,7 +174,7 @@ def _tiles(task, active, ROWS: tl.constexpr, OUTPUTS: tl.constexpr):
 @triton.jit
 def _split(task, active, batch):
     """Into how many parts a sum is split: few tiles would leave most of the GPU idle."""
-    return tl.where(2 * active <= batch, tl.load(task + _SPLIT), 1)
+    return tl.where(2 * active <= batch, tl.load(task + _SPLIT_FEW), tl.load(task + _SPLIT))
 
 
 @triton.jit
