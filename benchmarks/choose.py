@@ -450,9 +450,7 @@ QUESTIONS = {
     "cifar10-schedule": Question(
         "Schedule of cifar10-conv-w-a",
         "cifar10-conv-w-a-schedule",
-        schedules(
-            10, tau(3, HALVED), tau(10, HALVED), tau(10, f"{HALVED}; learning.sign=centered")
-        ),
+        schedules(10, tau(3, HALVED), tau(10, HALVED), tau(10, f"{HALVED}; learning.sign=random")),
         epochs=10,
         seeds=1,
     ),
