@@ -45,7 +45,7 @@ def test_a_network_comes_back_as_it_was(name: str, tmp_path: Path):
 
 
 def test_real_weights_and_a_normalised_input_come_back():
-    rates = ["optimizer.lr_weight=0.1", "optimizer.lr_bias=0.1"]
+    rates = [f"optimizer.{name}=0.1" for name in ("lr_weight", "lr_bias", "gamma")]
     recipe = recipes.load("cifar10-conv-fp", ["network.conv=[2]", "network.pool=4", *rates])
     network = store(recipe.build_network(), recipe)
     back = packed.loads(packed.dumps(network))
