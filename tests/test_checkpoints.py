@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from binep import checkpoints, data, runs
+from binep import BinepError, checkpoints, data, runs
 from conftest import small_recipe
 
 CPU = torch.device("cpu")
@@ -35,3 +35,20 @@ def test_a_restored_trainer_has_all_that_the_saved_one_had(tmp_path: Path):
     assert restored.progress.tally == saved.progress.tally
     for name, stream in saved.streams.items():
         assert torch.equal(restored.streams[name].get_state(), stream.get_state())
+
+
+def test_a_run_of_a_gpu_does_not_go_on_on_a_cpu(tmp_path: Path):
+    """Their generators have other states; nothing is changed by the try."""
+    recipe, digits = small_recipe("digits-1fc-w"), data.load("digits")
+    trainer = runs.build_trainer(recipe, digits, 0, CPU, "reference")
+    checkpoints.save(tmp_path, trainer)
+    found = checkpoints.load(tmp_path, warn=pytest.fail)
+    assert found is not None
+    tensors, facts = found
+    tensors["random.shuffle"] = torch.zeros(16, dtype=torch.uint8)  # as long as CUDA's
+    other = runs.build_trainer(recipe, digits, 1, CPU, "reference")
+    before = [parameter.clone() for parameter in other.network.parameters()]
+    with pytest.raises(BinepError, match="bit for bit on cpu: allowed is --device cuda"):
+        checkpoints.restore(other, tensors, facts)
+    for mine, theirs in zip(other.network.parameters(), before, strict=True):
+        assert torch.equal(mine, theirs)

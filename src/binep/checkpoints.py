@@ -69,6 +69,14 @@ def load(folder: Path, warn: Callable[[str], None]) -> tuple[Tensors, Facts] | N
 
 def restore(trainer: Trainer, tensors: Tensors, facts: Facts) -> None:
     """Put a trainer, freshly built from the same recipe, where the checkpoint left it."""
+    for name, stream in trainer.streams.items():
+        if tensors[f"random.{name}"].shape != stream.get_state().shape:
+            here = stream.device.type
+            there = "cpu" if here == "cuda" else "cuda"
+            raise BinepError(
+                f"this run draws its random numbers on {there}, and cannot go on bit for bit on "
+                f"{here}: allowed is --device {there}"
+            )
     restore_network(trainer.network, tensors)
     for optimizer in trainer.optimizers:
         for group in optimizer.param_groups:
