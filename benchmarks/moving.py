@@ -3,14 +3,15 @@
     python benchmarks/moving.py [RECIPE or RUN] [--batches 40] [--data-dir DIR]
 
 Of the tiles upwards, the tiles downwards and the terms that one program adds up, one is changed at
-a time; then the best of each are put together. A RUN goes on from its last checkpoint, and nothing
-of it is written: samples of a trained network rest later than those of a fresh one.
+a time; then the best of each are put together. A RUN is taken from its last checkpoint, nothing of
+it is written: samples of a trained network rest later than those of a fresh one.
 """
 
 import argparse
-import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from functools import cache
+from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
@@ -19,11 +20,12 @@ import torch
 
 from binep import checkpoints, runs
 from binep import recipe as recipes
-from binep.data import load
+from binep.bench import mini_batches, time_batches
+from binep.data import Dataset, load
 from binep.engines.cuda import by_moving
 from binep.engines.cuda.couplings import Tile
-from binep.training import Trainer
 
+GPU = torch.device("cuda")
 PROCESSES = 8  # that compile
 
 
@@ -73,38 +75,28 @@ class Job(NamedTuple):
     batches: int
     cut: Cut
 
-    def trainer(self) -> Trainer:
+    def milliseconds(self) -> float:
+        """Of a mini-batch, the median."""
         run = runs.open_run(self.source) if Path(self.source).is_dir() else None
         recipe = run.recipe if run else recipes.load(self.source)
-        device = torch.device("cuda")
-        dataset = load(recipe.data.name, data_dir=self.data_dir).to(device)
+        dataset = images(recipe.data.name, self.data_dir)
         by_moving.UP, by_moving.DOWN, by_moving.TERMS = self.cut
-        trainer = runs.build_trainer(recipe, dataset, 0, device, "cuda", lambda text: None)
+        trainer = runs.build_trainer(recipe, dataset, 0, GPU, "cuda")
         found = checkpoints.load(run.folder, warn=print) if run else None
         if found is not None:
             checkpoints.restore(trainer, *found)
-        return trainer
+        batches = list(islice(mini_batches(recipe, dataset, trainer.streams), self.batches))
+        return time_batches(trainer.engine, batches, self.batches).milliseconds
 
-    def milliseconds(self) -> float:
-        """Of a mini-batch, after a few that are not timed."""
-        trainer, marks = self.trainer(), list[tuple[int, float]]()
-        start, size = trainer.progress.position, trainer.batch_size
 
-        def keep_going() -> bool:
-            done = (trainer.progress.position - start) // size
-            if done >= (self.batches // 4 if not marks else marks[0][0] + self.batches):
-                torch.cuda.synchronize()
-                marks.append((done, time.perf_counter()))
-            return len(marks) < 2
-
-        trainer.epoch(keep_going)
-        (first, began), (last, ended) = marks
-        return (ended - began) / (last - first) * 1e3
+@cache
+def images(name: str, data_dir: Path | None) -> Dataset:
+    return load(name, data_dir=data_dir).to(GPU)
 
 
 def compile_kernels(job: Job) -> None:
     """Leave them in Triton's cache, for the process that times them."""
-    job._replace(batches=4).milliseconds()
+    job._replace(batches=1).milliseconds()
 
 
 def main() -> None:
