@@ -57,7 +57,9 @@ class Traffic(Tensors):
 class Deltas(Relaxing):
     """Dense networks of binary weights and real, prototypical neurons."""
 
-    real_precision = "int8 differences, float32"
+    @property
+    def real_precision(self) -> str:
+        return "int8 differences, float32"
 
     @staticmethod
     def dtypes(network: Network) -> tuple[torch.dtype, torch.dtype]:

@@ -14,7 +14,7 @@ from torch import Tensor
 from binep.couplings import ConvPool, Dense
 from binep.dynamics import Prototypical
 from binep.engines.cuda.couplings import FastConv, Tensors, Tile, flat
-from binep.engines.cuda.moving import SPREAD, compact_kernel, convolve_kernel, pool_and_top_kernel
+from binep.engines.cuda.moving import compact_kernel, convolve_kernel, pool_and_top_kernel
 from binep.engines.cuda.packing import padded
 from binep.engines.cuda.phases import Phase, Relaxing, in_order, power_of_two
 from binep.errors import BinepError
@@ -22,15 +22,45 @@ from binep.network import Network
 from binep.neurons import HardSigmoid
 
 THIN = 16  # outputs at most
-UP = Tile(rows=64, outputs=128, depth=64)  # what a program adds up at most, upwards
-DOWN = Tile(rows=64, outputs=64, depth=64)
-TERMS = 1 << 20  # of a sum that one program adds up
+TERMS_UP, TERMS_DOWN = 3200, 1 << 20  # of a sum that one program adds up
 TERMS_FEW = 1600  # where most samples rest
-BLOCK = 512  # neurons that a program pools
+POSITIONS, CHANNELS = 8, 64  # of the neurons that a program pools, at most
+BLOCK = 512  # terms of the outputs that are added up at a time
 EVERY = 2  # steps after which samples at rest are left out
 UNIT = 2.0**-12  # less is not sent in a free phase
 FINEST = 2.0**-18  # nor in a nudged one, whose first layers move by 2^-14, nor by winners' places
+LAST = 4  # steps of a free phase that send in float16 what float8 has left
 PLACES = 2**31 - 1  # that kernels can count
+POSITIONS_IN_ALL = 2**21  # of which they find the sample
+
+
+class Precision(NamedTuple):
+    """In what differences are sent.
+
+    Attributes:
+        spread: factor on those of activities, which would else sink below what the dtype can hold.
+            field_spread: the same of what goes down, which is as small as scales are.
+        up, down: what a program adds up at most.
+        multiple: of channels that its products want.
+    """
+
+    dtype: torch.dtype
+    spread: float
+    field_spread: float
+    up: Tile
+    down: Tile
+    multiple: int
+
+
+HALF = Precision(torch.float16, 1024.0, 1024.0, Tile(64, 128, 64), Tile(64, 64, 64), 16)
+EIGHT = Precision(
+    torch.float8_e4m3fn,
+    256.0,
+    8192.0,
+    Tile(64, 128, 64, stages=3),
+    Tile(64, 64, 128, stages=3),
+    32,
+)
 
 
 class Task(NamedTuple):
@@ -38,7 +68,7 @@ class Task(NamedTuple):
 
     Attributes:
         read, target: where what it reads and where its sums begin; of downs, the layer that moves.
-        weights: where its kernel begins. channel_at: the first channel's gain and bias.
+        weights: where its kernel begins. channel_at: gain and bias of the first channel above.
         channels, height, width: of what is read. outputs, rows, columns: of the sums.
         layer_at: the layer that the sums drive.
         split: how many programs share a sum. split_few: where most samples rest.
@@ -61,12 +91,21 @@ class Task(NamedTuple):
 
 
 class Convolutions:
-    """All of one direction, in one launch."""
+    """All of one direction, in one launch.
+
+    Args:
+        spreads: factors on the differences that are read, and on those that are sent on.
+    """
 
     def __init__(
-        self, tasks: Sequence[Task], kernel: int, largest: Tile, device: torch.device
+        self,
+        tasks: Sequence[Task],
+        kernel: int,
+        largest: Tile,
+        spreads: tuple[float, float],
+        device: torch.device,
     ) -> None:
-        self.tasks, self.kernel = tasks, kernel
+        self.tasks, self.kernel, self.spreads = tasks, kernel, spreads
         self.table = torch.tensor(tasks, dtype=torch.int32, device=device)
         # One that divides all of their outputs and channels.
         self.tile = largest._replace(
@@ -99,6 +138,8 @@ class Convolutions:
             batch=len(read),
             read_stride=read.shape[1],
             sum_stride=sums.shape[1],
+            SPREAD=self.spreads[0],
+            SPREAD_ON=self.spreads[1],
             TASKS=len(self.tasks),
             KERNEL=self.kernel,
             ROWS=self.tile.rows,
@@ -108,6 +149,15 @@ class Convolutions:
             **self.tile.options,
             **arguments,
         )
+
+
+class Ways(NamedTuple):
+    """Both directions in one precision, and the kernels that they read."""
+
+    precision: Precision
+    ups: Convolutions
+    downs: Convolutions
+    weights: Tensor
 
 
 @dataclass
@@ -130,8 +180,6 @@ class Standing(Tensors):
 class Moving(Relaxing):
     """Convolutional networks of real, prototypical neurons below a few outputs."""
 
-    real_precision = "float16 differences, float32"
-
     @staticmethod
     def fits(network: Network) -> bool:
         *images, last = network.couplings
@@ -152,16 +200,41 @@ class Moving(Relaxing):
         self.sizes = [prod(shape) for shape in shapes]
         *self.offsets, total = accumulate(self.sizes, initial=0)
         self.total = padded(total)
-        *self.channel_at, _ = accumulate((shape[0] for shape in shapes[:-1]), initial=0)
+        *self.channel_at, _ = accumulate((shape[0] for shape in shapes[1:-1]), initial=0)
         map_sizes = (fast.coupling.above * prod(fast.map_shape) for fast in self.inner)
         *self.map_at, self.map_total = accumulate(map_sizes, initial=0)
+        self.pool_channels = gcd(CHANNELS, *(fast.coupling.above for fast in self.inner))
         self.weights = _joined(self.inner)
         # From the outputs down: the longest sums first, so that none is begun last.
         tasks = [self._tasks(n, fast) for n, fast in enumerate(self.inner, 1)][::-1]
-        self.ups, self.downs = (
-            Convolutions(way, self.inner[0].coupling.kernel, largest, self.device)
-            for way, largest in zip(zip(*tasks, strict=True), (UP, DOWN), strict=True)
+        self.half = self._ways(tasks, HALF)
+        self.eight = self._ways(tasks, EIGHT) if self._sends_float8() else None
+
+    @property
+    def real_precision(self) -> str:
+        return f"{'float16' if self.eight is None else 'float8'} differences, float32"
+
+    def _sends_float8(self) -> bool:
+        """Whether signs and differences are multiplied in float8, by tensor cores that can."""
+        sides = [side for fast in self.inner for side in fast.kernel.shape[2:]]
+        return (
+            all(fast.coupling.binary for fast in self.inner)
+            and all(side % EIGHT.multiple == 0 for side in sides)
+            and (self.device.type != "cuda" or torch.cuda.get_device_capability() >= (9, 0))
         )
+
+    def _ways(self, tasks: Sequence[tuple[Task, Task]], precision: Precision) -> Ways:
+        dtype, spread, field_spread, *tiles, _ = precision
+        ups, downs = (
+            Convolutions(way, self.inner[0].coupling.kernel, largest, spreads, self.device)
+            for way, largest, spreads in zip(
+                zip(*tasks, strict=True),
+                tiles,
+                ((spread, spread), (field_spread, spread)),
+                strict=True,
+            )
+        )
+        return Ways(precision, ups, downs, self.weights.to(dtype))
 
     def _tasks(self, n: int, fast: FastConv) -> tuple[Task, Task]:
         """The convolutions of coupling n, up and down."""
@@ -169,9 +242,9 @@ class Moving(Relaxing):
         taps, map_at = coupling.kernel**2, self.map_at[n - 1]
         up = Task(
             read=self.offsets[n - 1],
-            weights=fast.kernel.storage_offset(),
+            weights=fast.turned.storage_offset(),
             target=map_at,
-            channel_at=self.channel_at[n],
+            channel_at=self.channel_at[n - 1],
             channels=coupling.below,
             outputs=coupling.above,
             height=below[0],
@@ -180,11 +253,11 @@ class Moving(Relaxing):
             rows=maps[0],
             columns=maps[1],
             layer_at=self.offsets[n],
-            **_splits(taps * coupling.below),
+            **_splits(taps * coupling.below, TERMS_UP),
         )
         down = Task(
             read=map_at,
-            weights=fast.turned.storage_offset(),
+            weights=fast.kernel.storage_offset(),
             target=self.offsets[n - 1],
             channel_at=self.channel_at[n - 1],
             channels=coupling.above,
@@ -195,15 +268,21 @@ class Moving(Relaxing):
             rows=below[0],
             columns=below[1],
             layer_at=self.offsets[n - 1],
-            **_splits(taps * coupling.above),
+            **_splits(taps * coupling.above, TERMS_DOWN),
         )
         return up, down
 
     # --- phases
 
     def free(self, first: Tensor, steps: int) -> Phase:
-        """All neurons start alike; what they first send is rounded once."""
-        batch, most = len(first), PLACES // max(self.total, self.map_total)
+        """All neurons start alike; what they first send is rounded once.
+
+        Where signs are sums' only factors most steps send in float8, until samples rest. What its
+        rounding has left is then sent in float16, so that the nudged phase has nothing of it.
+        """
+        positions = max(task.rows * task.columns for way in self.half[1:3] for task in way.tasks)
+        most = min(PLACES // max(self.total, self.map_total), POSITIONS_IN_ALL // positions)
+        batch = len(first)
         if batch > most:
             raise BinepError(
                 f"engine 'cuda': {batch} samples at once are too many for this network, allowed "
@@ -211,16 +290,24 @@ class Moving(Relaxing):
             )
         state = torch.cat([flat(layer) for layer in self.start(batch)[0]], 1)
         state = F.pad(state, (0, self.total - state.shape[1]))
-        delta = (self.network.neuron(state) * SPREAD.value).half()
+        ways = self.half if self.eight is None or steps <= LAST else self.eight
+        precision = ways.precision
+        delta = (self.network.neuron(state) * precision.spread).to(precision.dtype)
         maps = torch.zeros(batch, self.map_total, device=self.device)
         start = Standing(
             state,
-            delta.float() / SPREAD.value,
+            delta.float() / precision.spread,
             maps,
             torch.zeros_like(maps),
             torch.zeros_like(state),
         )
-        return self._run(first, start, delta, steps)
+        if ways is self.half:
+            return self._run(ways, first, start, delta, steps)
+        ways.weights.copy_(self.weights)
+        most = self._run(ways, first, start, delta, steps - LAST)
+        rest = self._run(self.half, first, most.carried, None, LAST)
+        rest.ran += most.ran
+        return rest
 
     def nudged(self, first: Tensor, free: Phase, labels: Tensor, direction: int) -> Phase:
         rest: Standing = free.carried
@@ -232,8 +319,8 @@ class Moving(Relaxing):
             "direction": direction,
         }
         held = self.network.neuron(rest.state) - rest.sent
-        delta = torch.zeros_like(rest.sent, dtype=torch.float16)
-        return self._run(first, rest.clone(), delta, self.learning.nudged_steps, held, **nudge)
+        steps = self.learning.nudged_steps
+        return self._run(self.half, first, rest.clone(), None, steps, held, **nudge)
 
     def switches(self, phase: Phase) -> dict[int, Tensor | None]:
         now: Standing = phase.carried
@@ -246,9 +333,10 @@ class Moving(Relaxing):
 
     def _run(
         self,
+        ways: Ways,
         first: Tensor,
         now: Standing,
-        delta: Tensor,
+        delta: Tensor | None,
         steps: int,
         held: Tensor | None = None,
         **nudge: Any,
@@ -256,39 +344,38 @@ class Moving(Relaxing):
         """Some steps from where a mini-batch stands.
 
         Args:
-            delta: f16, (batch, total), spread: of what was sent the sums do not know yet.
+            delta: (batch, total), spread: of what was sent the sums do not know yet, if anything.
             held: (batch, total), in the nudged phase: what is not sent.
             nudge: arguments of `pool_and_top_kernel`, in the nudged phase.
         """
         batch, integer = len(first), {"dtype": torch.int32, "device": self.device}
         order, count = torch.arange(batch, **integer), torch.full((1,), batch, **integer)
         changed, ran = torch.zeros(steps, batch, **integer), torch.full((batch,), steps, **integer)
-        field_delta = torch.zeros_like(now.fields, dtype=torch.float16)
+        precision, ups, downs, weights = ways
+        field_delta = torch.zeros_like(now.fields, dtype=precision.dtype)
+        new_delta = torch.zeros_like(now.sent, dtype=precision.dtype)
         pooled = torch.empty_like(now.state)
         pooled[:, : self.sizes[0]] = flat(first)
-        gain, bias = self._scales()
         neurons = {
             "pooled": pooled,
-            "gain": gain,
-            "bias": bias,
             "state": now.state,
             "order": order,
             "count": count,
             "held": now.state if held is None else held,
             "unit": UNIT if held is None else FINEST,
         }
-        ways = (self.ups, self.downs)
         convolving = {
             "HOLD": held is not None,
-            "weights": self.weights,
-            "delta": delta,
-            "parts": torch.empty(max(way.room(batch) for way in ways), device=self.device),
-            "arrived": torch.zeros(max(way.programs(batch) for way in ways), **integer),
+            "weights": weights,
+            "delta": new_delta,
+            "parts": torch.empty(max(ups.room(batch), downs.room(batch)), device=self.device),
+            "arrived": torch.zeros(max(ups.programs(batch), downs.programs(batch)), **integer),
         }
-        outputs = self._outputs(now) | nudge
+        outputs = self._outputs(now) | {"SPREAD": precision.field_spread} | nudge
         sent, new_sent, before = now.sent, now.sent.clone(), now.state
         neurons |= {"sent": sent, "new_sent": new_sent, "changed": changed[0]}
-        self.ups.launch(delta, now.maps, SEND=False, **convolving, **neurons)
+        if delta is not None:
+            ups.launch(delta, now.maps, SEND=False, **convolving, **neurons)
         for t in range(steps):
             if t + 1 == steps:
                 before = now.state.clone()
@@ -302,8 +389,8 @@ class Moving(Relaxing):
                 **outputs,
                 **neurons,
             )
-            self.downs.launch(field_delta, now.down, SEND=True, **convolving, **neurons)
-            self.ups.launch(delta, now.maps, SEND=False, **convolving, **neurons)
+            downs.launch(field_delta, now.down, SEND=True, **convolving, **neurons)
+            ups.launch(new_delta, now.maps, SEND=False, **convolving, **neurons)
             if t % EVERY == EVERY - 1 and held is None:
                 compact_kernel[(1,)](
                     order, count, changed[t], ran, t, BATCH=power_of_two(batch), num_warps=1
@@ -314,12 +401,14 @@ class Moving(Relaxing):
         return Phase(self._layers(now.state), self._layers(sent), residual, ran, now)
 
     def _outputs(self, now: Standing) -> dict[str, Any]:
-        """Arguments of `pool_and_top_kernel` that stay the same during a free phase."""
+        """Arguments of `pool_and_top_kernel` that stay the same during a phase."""
         network, top, inner = self.network, self.couplings[-1], self.network.couplings[1]
         assert isinstance(inner, ConvPool) and isinstance(network.dynamics, Prototypical)
-        bias = top.coupling.bias
+        bias, (gains, biases) = top.coupling.bias, self._scales()
         return {
-            "tasks": self.ups.table,
+            "gain": gains,
+            "bias": biases,
+            "tasks": self.half.ups.table,
             "output_weights": top.kernel,
             "output_gain": top.coupling.synapses.gain.detach(),
             "output_bias": now.state.new_zeros(self.sizes[-1]) if bias is None else bias.detach(),
@@ -337,22 +426,27 @@ class Moving(Relaxing):
             "RAW": False,
             "THIN": self.sizes[-1],
             "POOL": inner.pool,
-            "TASKS": len(self.ups.tasks),
+            "TASKS": len(self.half.ups.tasks),
+            "POSITIONS": POSITIONS,
+            "CHANNELS": self.pool_channels,
             "BLOCK": BLOCK,
         }
 
     def _pool_programs(self, batch: int) -> int:
         """One for each sample's outputs, then those that pool."""
-        return batch + sum(-(-batch * size // BLOCK) for size in self.sizes[1:-1])
+        shapes = self.network.layer_shapes[1:-1]
+        return batch + sum(
+            -(-batch * height * width // POSITIONS) * (channels // self.pool_channels)
+            for channels, height, width in shapes
+        )
 
     def _scales(self) -> tuple[Tensor, Tensor]:
-        """Gain and bias of all channels; the first drive has both already."""
+        """Gain and bias of all channels that are pooled."""
         gains, biases = [], []
-        for n, coupling in enumerate(self.network.couplings[:-1]):
-            gain, bias = coupling.synapses.gain.detach(), coupling.bias
-            one, none = torch.ones_like(gain), torch.zeros(coupling.above, device=self.device)
-            gains.append((one if n == 0 else gain).expand(coupling.above))
-            biases.append(none if n == 0 or bias is None else bias.detach())
+        for coupling in (fast.coupling for fast in self.inner):
+            none = torch.zeros(coupling.above, device=self.device)
+            gains.append(coupling.synapses.gain.detach().expand(coupling.above))
+            biases.append(none if coupling.bias is None else coupling.bias.detach())
         return torch.cat(gains), torch.cat(biases)
 
     def _layers(self, joined: Tensor) -> list[Tensor]:
@@ -368,9 +462,9 @@ def _image(values: Tensor, shape: Sequence[int]) -> Tensor:
     return values.unflatten(1, (height, width, channels)).permute(0, 3, 1, 2)
 
 
-def _splits(terms: int) -> dict[str, int]:
+def _splits(terms: int, most: int) -> dict[str, int]:
     """Into how many parts sums of so many terms are split."""
-    return {"split": -(-terms // TERMS), "split_few": -(-terms // TERMS_FEW)}
+    return {"split": -(-terms // most), "split_few": -(-terms // TERMS_FEW)}
 
 
 def _joined(inner: list[FastConv]) -> Tensor:

@@ -68,7 +68,6 @@ class CudaEngine:
         self.device = network.couplings[0].synapses.kernel.device
         self.bits = network.neuron.binary
         relaxer = choose_relaxer(network, learning)
-        self.precision = "exact" if self.bits else relaxer.real_precision
         self.dtype, inner = relaxer.dtypes(network)
         self.couplings = [
             self._fast(coupling, shape, self.dtype if n == 0 else inner)
@@ -84,6 +83,7 @@ class CudaEngine:
         self.flips = torch.zeros(count, dtype=torch.int64, device=self.device)
         self.totals = torch.zeros(7, dtype=torch.float64, device=self.device)
         self.relaxer = relaxer(network, learning, self.couplings, self.beta, self.dtype)
+        self.precision = "exact" if self.bits else self.relaxer.real_precision
         # A mini-batch that is one launch a phase is over before the next one could be launched.
         self.at_once = AT_ONCE if relaxer.one_launch else 1
         self.rows = self.scalars.new_zeros(self.at_once, len(self.scalars))

@@ -3,11 +3,11 @@
 # pyright: reportOperatorIssue=false, reportCallIssue=false, reportIndexIssue=false
 """Triton kernels of convolutional networks that send differences, until a sample comes to rest.
 
-What a neuron has sent follows its activity; each step sends the difference in float16, which rounds
-it relative to itself, and sums over what was sent are kept in float32. A difference of less than a
-unit is not sent, so that a sample comes to rest: from then on every step would be the same. `order`
-lists the samples that still move, `count` says how many; a launch does the work of all couplings
-for those.
+What a neuron has sent follows its activity; each step sends the difference in float8 or float16,
+which round it relative to itself, and sums over what was sent are kept in float32. What rounding
+leaves is sent in the next step. A difference of less than a unit is not sent, so that a sample
+comes to rest: from then on every step would be the same. `order` lists the samples that still move,
+`count` says how many; a launch does the work of all couplings for those.
 
 What was not sent when the free phase ended is `held` back in the nudged one, too: the rest is that
 of a network whose neurons are off by less than a unit each, and what moves from there, however
@@ -22,14 +22,15 @@ import triton.language as tl
 from binep.engines.cuda.convolving import (
     largest_in_pool,
     next_block,
-    pool_corner,
     taps_inside,
     window_of_any,
 )
 from binep.engines.cuda.kernels import moved, thin_product, thin_sums
 
-# Factor on differences, which would else sink below what float16 can hold.
-SPREAD = tl.constexpr(1024.0)
+# Numbers in float8 have four significant bits, the last of which is this one in float32.
+_LAST = tl.constexpr(1 << 20)
+_LARGEST, _SMALLEST = tl.constexpr(448.0), tl.constexpr(2.0**-6)
+_ROUNDING = tl.constexpr(1.5 * 2.0**14)  # what is added to this is rounded to 2^-9, as below that
 
 # Where the numbers of a `by_moving.Task` stand in its row.
 _READ, _WEIGHTS, _TARGET, _CHANNEL_AT = map(tl.constexpr, range(4))
@@ -40,16 +41,14 @@ _SPLIT, _SPLIT_FEW, TASK = map(tl.constexpr, range(12, 15))
 
 @triton.jit
 def convolve_kernel(
-    read,  # f16, (batch, all that is read): differences of activities, or of fields if SEND
-    weights,  # f16: kernels, (KERNEL * KERNEL, channels, outputs) each
+    read,  # f8 or f16, (batch, all that is read): differences of activities, or of fields if SEND
+    weights,  # the same: kernels, (KERNEL * KERNEL, outputs, channels) each, the last tap first
     sums,  # f32, (batch, all that is written), changed: over all that was sent
-    pooled,  # f32, (batch, total), if SEND: sums from below
-    gain,  # f32: of all channels
-    bias,
+    pooled,  # f32, (batch, total), if SEND: the drive from below
     state,  # f32, (batch, total)
     sent,  # f32, (batch, total)
     new_sent,
-    delta,  # f16, (batch, total)
+    delta,  # like read, (batch, total)
     held,  # f32, (batch, total), if HOLD: what is not sent
     order,
     count,
@@ -61,6 +60,8 @@ def convolve_kernel(
     read_stride,
     sum_stride,
     unit,
+    SPREAD: tl.constexpr,  # factor on the differences that are read
+    SPREAD_ON: tl.constexpr,  # and on those that are sent on
     SEND: tl.constexpr,
     HOLD: tl.constexpr,
     TASKS: tl.constexpr,
@@ -88,7 +89,7 @@ def convolve_kernel(
         tl.multiple_of(tl.load(tasks + _READ), 16),
         tl.multiple_of(tl.load(tasks + _WEIGHTS), 16),
     )
-    target, channel_at = tl.load(tasks + _TARGET), tl.load(tasks + _CHANNEL_AT)
+    target = tl.multiple_of(tl.load(tasks + _TARGET), 16)
     channels, outputs = tl.load(tasks + _CHANNELS), tl.load(tasks + _OUTPUTS)
     channels, outputs = tl.multiple_of(channels, 16), tl.multiple_of(outputs, 16)
     height, width, padding = (
@@ -103,14 +104,15 @@ def convolve_kernel(
     # for all of them, and are left out.
     m = begin + tl.arange(0, ROWS)
     real = m < active * rows * columns
-    sample = tl.load(order + m % active, mask=real, other=0)
-    position = m // active
-    top, left = position // columns - padding, position % columns - padding
+    position = _quotient(m, active)
+    sample = tl.load(order + m - position * active, mask=real, other=0)
+    line = _quotient(position, columns)
+    top, left = line - padding, position - line * columns - padding
     corner = sample * tl.multiple_of(read_stride, 16) + (top * width + left) * channels
     down, right = taps_inside(real, top, left, height, width, ROWS, KERNEL)
     k = tl.arange(0, DEPTH)
     images = read + source + corner[:, None] + k[None, :]
-    factors = weights + kernel + k[:, None] * outputs + n[None, :]
+    factors = weights + kernel + n[:, None] * channels + k[None, :]
     first, last = begin // active, (tl.minimum(begin + ROWS, active * rows * columns) - 1) // active
     line_from, line_to, column_from, column_to = window_of_any(
         first, last, columns, padding, height, width, KERNEL
@@ -124,9 +126,11 @@ def convolve_kernel(
     for _ in range(block, blocks * (part + 1) // split):
         there = ((down >> line) & (right >> column) & 1) > 0
         offset = (line * width + column) * channels + channel
-        term = (line * KERNEL + column) * channels + channel
+        tap = KERNEL * KERNEL - 1 - (line * KERNEL + column)
         a = tl.load(images + offset, mask=there[:, None], other=0.0)
-        total = tl.dot(a, tl.load(factors + term * outputs), total)
+        w = tl.load(factors + tap * (outputs * channels) + channel)
+        # Tensor cores add up float8 in fewer bits than float32 has: no more than a block that way.
+        total = tl.dot(a, tl.trans(w), total, max_num_imprecise_acc=DEPTH)
         line, column, channel = next_block(
             line, column, channel, column_from, column_to, channels, DEPTH
         )
@@ -146,23 +150,35 @@ def convolve_kernel(
                 total += tl.load(found, cache_modifier=".cg")
     if not complete:
         return
-    place = sample * sum_stride + target + position * outputs
-    index, inside = place[:, None] + n[None, :], real[:, None] & (n < outputs)[None, :]
-    total = tl.load(sums + index, mask=inside, other=0.0) + total * (1.0 / SPREAD)
-    tl.store(sums + index, total, mask=inside)
+    # Where sums belong is found anew: kept through the loop, it would take registers without which
+    # a multiprocessor holds more tiles.
+    active = tl.load(count, volatile=True)
+    position = _quotient(m, active)
+    real = m < active * rows * columns
+    sample = tl.load(order + m - position * active, mask=real, other=0)
+    place = sample * tl.multiple_of(sum_stride, 16) + target + position * outputs
+    index, inside = place[:, None] + n[None, :], real[:, None]
+    # Nobody else adds to these; it saves reading them, and the registers for it.
+    tl.atomic_add(sums + index, total * (1.0 / SPREAD), mask=inside, sem="relaxed")
     if SEND:
-        drive = tl.load(pooled + index, mask=inside, other=0.0)
-        drive = drive * tl.load(gain + channel_at + n)[None, :]
-        drive = drive + tl.load(bias + channel_at + n)[None, :] + total
+        tl.debug_barrier()
+        total = tl.load(sums + index, mask=inside, other=0.0, volatile=True)
+        drive = tl.load(pooled + index, mask=inside, other=0.0) + total
         s = tl.minimum(tl.maximum(drive, 0.0), 1.0)
         tl.store(state + index, s, mask=inside)
         before = tl.load(sent + index, mask=inside, other=0.0)
         a = s - tl.load(held + index, mask=inside, other=0.0) if HOLD else s
-        after, difference = _follow(a, before, unit)
+        after, difference = _follow(a, before, unit, SPREAD_ON, delta.dtype.element_ty)
         tl.store(new_sent + index, after, mask=inside)
         tl.store(delta + index, difference, mask=inside)
-        news = tl.max((inside & (difference != 0.0)).to(tl.int32), 1)
+        news = tl.max((inside & (after != before)).to(tl.int32), 1)
         tl.store(changed + sample, 1, mask=real & (news > 0))
+
+
+@triton.jit
+def _quotient(value, divisor):
+    """`value // divisor`, both positive, the first below 2^21; integers take longer."""
+    return ((value.to(tl.float32) + 0.5) * (1.0 / divisor.to(tl.float32))).to(tl.int32)
 
 
 @triton.jit
@@ -178,20 +194,28 @@ def _split(task, active, batch):
 
 
 @triton.jit
-def _follow(value, sent, unit):
+def _follow(value, sent, unit, SPREAD: tl.constexpr, DTYPE: tl.constexpr):
     """What has been sent after this step, and the difference that was sent in it, spread."""
-    difference = ((value - sent) * SPREAD).to(tl.float16)
-    difference = tl.where(tl.abs(value - sent) < unit, 0.0, difference).to(tl.float16)
-    return sent + difference.to(tl.float32) * (1.0 / SPREAD), difference
+    difference = tl.where(tl.abs(value - sent) < unit, 0.0, (value - sent) * SPREAD)
+    if DTYPE.is_fp8():
+        # Rounded here, so that what is sent need not be read back.
+        bits = difference.to(tl.int32, bitcast=True) + _LAST // 2
+        normal = (bits & -_LAST).to(tl.float32, bitcast=True)
+        small = (difference + _ROUNDING) - _ROUNDING
+        rounded = tl.where(tl.abs(difference) < _SMALLEST, small, normal)
+        rounded = tl.minimum(tl.maximum(rounded, -_LARGEST), _LARGEST)
+    else:
+        rounded = difference.to(DTYPE).to(tl.float32)
+    return sent + rounded * (1.0 / SPREAD), rounded.to(DTYPE)
 
 
 @triton.jit
 def pool_and_top_kernel(
     maps,  # f32, (batch, all maps): sums before pooling
     fields,  # f32, like maps, changed: scaled activities where the switches point, as sent
-    field_delta,  # f16, like maps
-    pooled,  # f32, (batch, total)
-    gain,  # f32: of all channels
+    field_delta,  # f8 or f16, like maps
+    pooled,  # f32, (batch, total): the drive from below
+    gain,  # f32: of all channels that are pooled
     bias,
     state,  # f32, (batch, total)
     sent,  # f32, (batch, total)
@@ -214,6 +238,7 @@ def pool_and_top_kernel(
     direction,
     unit,
     finest,  # of what goes down through the winners' places
+    SPREAD: tl.constexpr,  # factor on `field_delta`
     NUDGED: tl.constexpr,
     CONSTANT: tl.constexpr,
     CLAMPED: tl.constexpr,
@@ -221,7 +246,9 @@ def pool_and_top_kernel(
     THIN: tl.constexpr,
     POOL: tl.constexpr,
     TASKS: tl.constexpr,
-    BLOCK: tl.constexpr,
+    POSITIONS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    BLOCK: tl.constexpr,  # terms that an output adds up at a time
 ):
     """Max-pools of all couplings, by whose switches the layer above is unpooled; the outputs' step.
 
@@ -251,50 +278,56 @@ def pool_and_top_kernel(
         return
     task, block, start = -1, 0, batch
     for j in tl.static_range(TASKS):
-        units = tl.load(tasks + j * TASK + _OUTPUTS) * _pooled_positions(tasks + j * TASK, POOL)
-        blocks = tl.cdiv(active * units, BLOCK)
+        each = tasks + j * TASK
+        blocks = tl.cdiv(active * _pooled_positions(each, POOL), POSITIONS)
+        blocks *= tl.load(each + _OUTPUTS) // CHANNELS
         here = (program >= start) & (program < start + blocks)
         task, block = tl.where(here, j, task), tl.where(here, program - start, block)
         start += blocks
     if task < 0:
         return
     tasks += task * TASK
-    map_at, channel_at = tl.load(tasks + _TARGET), tl.load(tasks + _CHANNEL_AT)
-    channels, layer_at = tl.multiple_of(tl.load(tasks + _OUTPUTS), 16), tl.load(tasks + _LAYER_AT)
-    height, width = tl.load(tasks + _ROWS), tl.load(tasks + _COLUMNS)
-    rows, columns = height // POOL, width // POOL
-    units = channels * rows * columns
-    e = block * BLOCK + tl.arange(0, BLOCK)
-    inside = e < active * units
-    sample = tl.load(order + e // units, mask=inside, other=0)
-    i = e % units
-    channel = channel_at + i % channels
-    corner = pool_corner(i, channels, rows, columns, height, width, POOL)
-    corner += sample * map_stride + map_at
+    map_at = tl.multiple_of(tl.load(tasks + _TARGET), 16)
+    layer_at = tl.multiple_of(tl.load(tasks + _LAYER_AT), 16)
+    channels = tl.multiple_of(tl.load(tasks + _OUTPUTS), 16)
+    width, columns = tl.load(tasks + _COLUMNS), tl.load(tasks + _COLUMNS) // POOL
+    positions = _pooled_positions(tasks, POOL)
+    parts = channels // CHANNELS
+    p = block // parts * POSITIONS + tl.arange(0, POSITIONS)
+    c = block % parts * CHANNELS + tl.arange(0, CHANNELS)
+    real = p < active * positions
+    inside = real[:, None] & (c >= 0)[None, :]
+    sample = tl.load(order + p // positions, mask=real, other=0)
+    p = p % positions
+    corner = (p // columns * POOL * width + p % columns * POOL) * channels
+    corner = (sample * tl.multiple_of(map_stride, 16) + map_at + corner)[:, None] + c[None, :]
     best, winner = largest_in_pool(maps + corner, inside, width, channels, POOL)
-    index = sample * total + layer_at + i
-    factor = tl.load(gain + channel, mask=inside, other=0.0)
+    i = p[:, None] * channels + c[None, :]
+    index = (sample * tl.multiple_of(total, 16) + layer_at)[:, None] + i
+    channel = tl.load(tasks + _CHANNEL_AT) + c
+    factor = tl.load(gain + channel)[None, :]
     value = factor * tl.load(sent + index, mask=inside, other=0.0)
-    news = inside & (e < 0)
+    news = inside & (winner < 0)
     for place in tl.static_range(POOL * POOL):
         there = corner + (place // POOL * width + place % POOL) * channels
         before = tl.load(fields + there, mask=inside, other=0.0)
         wanted = tl.where(winner == place, value, 0.0)
-        after, difference = _follow(wanted, before, factor * finest)
-        sends = inside & (difference != 0.0)
-        news |= sends
-        tl.store(fields + there, after, mask=sends)
+        after, difference = _follow(
+            wanted, before, factor * finest, SPREAD, field_delta.dtype.element_ty
+        )
+        news |= inside & (after != before)
+        tl.store(fields + there, after, mask=inside)
         tl.store(field_delta + there, difference, mask=inside)
+    drive = factor * best + tl.load(bias + channel)[None, :]
     if task > 0:
-        tl.store(pooled + index, best, mask=inside)
+        tl.store(pooled + index, drive, mask=inside)
     else:
-        drive = factor * best + tl.load(bias + channel, mask=inside, other=0.0)
-        outputs = sent + sample * total + layer_at + units
-        above = thin_product(outputs, output_weights + i, units, inside, THIN)
+        outputs = (sent + sample * total + layer_at + channels * positions)[:, None]
+        above = thin_product(outputs, output_weights + i, channels * positions, inside, THIN)
         drive = drive + tl.load(output_gain) * above
         s = tl.minimum(tl.maximum(drive, 0.0), 1.0)
         news |= _send_whole(s, index, inside, state, sent, new_sent, held, unit, NUDGED, False)
-    tl.store(changed + sample, 1, mask=news)
+    tl.store(changed + sample, 1, mask=real & (tl.max(news.to(tl.int32), 1) > 0))
 
 
 @triton.jit

@@ -58,7 +58,11 @@ class Relaxing:
     dtype: torch.dtype
 
     one_launch: ClassVar[bool] = False  # whether a phase is
-    real_precision: ClassVar[str] = "float16"  # in which real activities are sent
+
+    @property
+    def real_precision(self) -> str:
+        """In what real activities are sent."""
+        return "float16"
 
     @staticmethod
     def dtypes(network: Network) -> tuple[torch.dtype, torch.dtype]:
