@@ -3,8 +3,9 @@
     python benchmarks/moving.py [RECIPE or RUN] [--batches 40] [--data-dir DIR]
 
 Of the tiles upwards, the tiles downwards (those of float8, in which most steps are sent) and the
-terms that one program adds up, one is changed at a time; then the best of each are put together. A RUN is taken from its last checkpoint, nothing of
-it is written: samples of a trained network rest later than those of a fresh one.
+terms that one program adds up, one is changed at a time; then the best of each are put together.
+A RUN is taken from its last checkpoint, nothing of it is written: samples of a trained network rest
+later than those of a fresh one.
 """
 
 import argparse
