@@ -1,128 +1,177 @@
-"""Time mini-batches of a convolutional network for several ways to cut up its sums, on a GPU.
+"""Time the convolutions of a step of a network whose samples move, cut up in several ways (GPU).
 
-    python benchmarks/moving.py [RECIPE or RUN] [--batches 40] [--data-dir DIR]
+    python benchmarks/moving.py [RECIPE] [--batch 64] [--moves 64,40,8]
 
-Of the tiles upwards, the tiles downwards (those of float8, in which most steps are sent) and the
-terms that one program adds up, one is changed at a time; then the best of each are put together.
-A RUN is taken from its last checkpoint, nothing of it is written: samples of a trained network rest
-later than those of a fresh one.
+All convolutions of one direction are one launch: microseconds for several numbers of samples that
+still move, in float8 and in float16, for the tiles that ship and for others, and the registers that
+a thread takes. What is read is made up; how long it takes does not depend on it.
 """
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from functools import cache
-from itertools import islice
 from multiprocessing import get_context
-from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
-from binep import checkpoints, runs
 from binep import recipe as recipes
-from binep.bench import mini_batches, time_batches
-from binep.data import Dataset, load
-from binep.engines.cuda import by_moving
+from binep.engines.cuda import CudaEngine, by_moving
+from binep.engines.cuda.by_moving import EIGHT, HALF, Convolutions, Moving, Precision, Ways
 from binep.engines.cuda.couplings import Tile
+from binep.engines.cuda.moving import convolve_kernel
+from binep.engines.cuda.phases import record
 
 GPU = torch.device("cuda")
-PROCESSES = 8  # that compile
+LAUNCHES = 40  # in one graph
+PROCESSES = 12  # that compile
 
 
 class Cut(NamedTuple):
-    up: Tile = by_moving.EIGHT.up
-    down: Tile = by_moving.EIGHT.down
-    terms: tuple[int, int] = (by_moving.TERMS_UP, by_moving.TERMS_DOWN)
+    """How one direction is cut up: its tiles, and the terms that one program adds up."""
+
+    precision: Precision
+    up: bool
+    tile: Tile
+    terms: int
 
     def __str__(self) -> str:
-        tiles = (
-            f"{tile.rows} x {tile.outputs} x {tile.depth}, {tile.warps} warps, {tile.stages} "
-            f"stages, {tile.registers or 'any'} registers"
-            for tile in (self.up, self.down)
+        kind = "float8 " if self.precision.dtype == EIGHT.dtype else "float16"
+        rows, outputs, depth, warps, stages, registers = self.tile
+        return (
+            f"{kind} {'up  ' if self.up else 'down'} {rows} x {outputs} x {depth}, {warps} warps, "
+            f"{stages} stages, {registers or 'any'} registers, {self.terms} terms"
         )
-        return f"up {next(tiles)}; down {next(tiles)}; {self.terms[0]} and {self.terms[1]} terms"
 
 
-SHIPPED = Cut()
+def cuts() -> Iterator[Cut]:
+    """What ships, then with one part of it changed."""
+    for precision in (EIGHT, HALF):
+        for up, tile, terms in (
+            (True, precision.up, by_moving.TERMS_UP),
+            (False, precision.down, by_moving.TERMS_DOWN),
+        ):
+            shipped = Cut(precision, up, tile, terms)
+            yield shipped
+            for other in (1 << 20, 3200, 1600):
+                if other != terms:
+                    yield shipped._replace(terms=other)
+            for change in (
+                {"stages": 7 - tile.stages},
+                {"registers": 168},
+                {"registers": 128},
+                {"rows": 128, "warps": 8},
+                {"outputs": tile.outputs // 2},
+                {"depth": tile.depth // 2},
+            ):
+                yield shipped._replace(tile=tile._replace(**change))
 
 
-def changed() -> Iterator[Cut]:
-    """What ships with one of its three parts changed."""
-    for stages, registers in ((4, None), (3, 168), (3, 128)):
-        yield SHIPPED._replace(up=SHIPPED.up._replace(stages=stages, registers=registers))
-        yield SHIPPED._replace(down=SHIPPED.down._replace(stages=stages, registers=registers))
-    yield SHIPPED._replace(up=SHIPPED.up._replace(outputs=64))
-    yield SHIPPED._replace(down=SHIPPED.down._replace(depth=64))
-    for terms in ((1 << 20, 1 << 20), (3200, 3200), (1600, 1600)):
-        yield SHIPPED._replace(terms=terms)
+class Watched:
+    """The kernel, which tells what its last launch was compiled to."""
 
+    last: Any = None
 
-def best_of_each(times: dict[Cut, float]) -> Cut:
-    """The fastest of each part put together."""
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        def launch(**arguments: Any) -> None:
+            self.last = convolve_kernel[grid](**arguments)
 
-    def fastest(part: str) -> Cut:
-        others = [name for name in Cut._fields if name != part]
-        alike = [
-            cut for cut in times if all(getattr(cut, o) == getattr(SHIPPED, o) for o in others)
-        ]
-        return min(alike, key=times.__getitem__)
-
-    return Cut(fastest("up").up, fastest("down").down, fastest("terms").terms)
+        return launch
 
 
 class Job(NamedTuple):
-    source: str
-    data_dir: Path | None
-    batches: int
+    recipe: str
+    batch: int
+    moves: Sequence[int]
     cut: Cut
 
-    def milliseconds(self) -> float:
-        """Of a mini-batch, the median."""
-        run = runs.open_run(self.source) if Path(self.source).is_dir() else None
-        recipe = run.recipe if run else recipes.load(self.source)
-        dataset = images(recipe.data.name, self.data_dir)
-        up, down, (by_moving.TERMS_UP, by_moving.TERMS_DOWN) = self.cut
-        by_moving.EIGHT = by_moving.EIGHT._replace(up=up, down=down)
-        trainer = runs.build_trainer(recipe, dataset, 0, GPU, "cuda")
-        found = checkpoints.load(run.folder, warn=print) if run else None
-        if found is not None:
-            checkpoints.restore(trainer, *found)
-        batches = list(islice(mini_batches(recipe, dataset, trainer.streams), self.batches))
-        return time_batches(trainer.engine, batches, self.batches).milliseconds
+    def run(self) -> tuple[list[float], str]:
+        """Microseconds of a launch, and what a thread of it takes."""
+        kernel = Watched()
+        by_moving.convolve_kernel = kernel  # type: ignore[assignment]
+        relaxer, ways, way = self._built()
+        wide, summed = relaxer.total, relaxer.map_total
+        wide, summed = (wide, summed) if self.cut.up else (summed, wide)
+        dtype, integer = ways.precision.dtype, {"dtype": torch.int32, "device": GPU}
+        read = (20 * torch.randn(self.batch, wide, device=GPU)).to(dtype)
+        sums = torch.zeros(self.batch, summed, device=GPU)
+        whole = torch.zeros(self.batch, relaxer.total, device=GPU)
+        count = torch.zeros(1, **integer)
+        arguments = {
+            "weights": ways.weights,
+            "parts": torch.empty(way.room(self.batch), device=GPU),
+            "arrived": torch.zeros(way.programs(self.batch), **integer),
+            "order": torch.arange(self.batch, **integer),
+            "count": count,
+            "changed": torch.zeros(self.batch, **integer),
+            "delta": whole.to(dtype),
+            "unit": by_moving.UNIT,
+            "SEND": not self.cut.up,
+            "HOLD": False,
+        }
+        arguments |= dict.fromkeys(("pooled", "state", "sent", "new_sent", "held"), whole)
+
+        def launches() -> None:
+            for _ in range(LAUNCHES):
+                way.launch(read, sums, **arguments)
+
+        graph, times = record(launches), []
+        for each in self.moves:
+            count.fill_(each)
+            times.append(min(_milliseconds(graph) for _ in range(3)) * 1000 / LAUNCHES)
+        return times, f"{kernel.last.n_regs} registers, {kernel.last.n_spills} spilled"
+
+    def _built(self) -> tuple[Moving, Ways, Convolutions]:
+        recipe = recipes.load(self.recipe)
+        direction = "up" if self.cut.up else "down"
+        eight = self.cut.precision.dtype == EIGHT.dtype
+        changed = self.cut.precision._replace(**{direction: self.cut.tile})
+        setattr(by_moving, "EIGHT" if eight else "HALF", changed)
+        setattr(by_moving, f"TERMS_{direction.upper()}", self.cut.terms)
+        network = recipe.build_network(torch.Generator().manual_seed(0)).to(GPU)
+        optimizers = recipe.build_optimizers(network)
+        relaxer = CudaEngine(network, recipe.build_learning(), optimizers).relaxer
+        if not isinstance(relaxer, Moving) or relaxer.eight is None:
+            raise SystemExit(f"{self.recipe} does not send differences in float8")
+        ways = relaxer.eight if eight else relaxer.half
+        for fast in relaxer.couplings:
+            fast.refresh()
+        ways.weights.copy_(relaxer.weights)
+        return relaxer, ways, ways.ups if self.cut.up else ways.downs
 
 
-@cache
-def images(name: str, data_dir: Path | None) -> Dataset:
-    return load(name, data_dir=data_dir).to(GPU)
+def _milliseconds(graph: torch.cuda.CUDAGraph) -> float:
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    graph.replay()
+    end.record()
+    torch.cuda.synchronize()
+    return begin.elapsed_time(end)
 
 
-def compile_kernels(job: Job) -> None:
-    """Leave them in Triton's cache, for the process that times them."""
-    job._replace(batches=1).milliseconds()
+def compile_kernel(job: Job) -> None:
+    """Leave it in Triton's cache, for the process that times it."""
+    job._replace(moves=()).run()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("source", nargs="?", default="cifar10-conv-w-a", metavar="RECIPE or RUN")
-    parser.add_argument("--batches", type=int, default=40)
-    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("recipe", nargs="?", default="cifar10-conv-w-a")
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--moves", default="64,40,8", help="numbers of samples that move")
     given = parser.parse_args()
     if not torch.cuda.is_available():
         parser.error("needs a GPU")
-    cuts = [SHIPPED, *changed()]
-    jobs = {cut: Job(given.source, given.data_dir, given.batches, cut) for cut in cuts}
+    moves = [int(each) for each in given.moves.split(",")]
+    jobs = [Job(given.recipe, given.batch, moves, cut) for cut in cuts()]
     with ProcessPoolExecutor(PROCESSES, mp_context=get_context("spawn")) as pool:
-        list(pool.map(compile_kernels, jobs.values()))
-    times = dict[Cut, float]()
-    for cut, job in jobs.items():
-        times[cut] = job.milliseconds()
-        print(f"{times[cut]:6.2f} ms  {cut}", flush=True)
-    best = best_of_each(times)
-    took = Job(given.source, given.data_dir, given.batches, best).milliseconds()
-    print(f"{took:6.2f} ms  {best}, the best of each together")
+        list(pool.map(compile_kernel, jobs))
+    print(f"microseconds for {given.moves} of {given.batch} samples")
+    for job in jobs:
+        times, taken = job.run()
+        print(" ".join(f"{each:6.1f}" for each in times), f" {job.cut} ({taken})", flush=True)
 
 
 if __name__ == "__main__":

@@ -116,7 +116,9 @@ def _in_short(studies: Iterable[Study], results: Results) -> Iterator[str]:
     for study in studies:
         for cell in study.cells:
             found = look_up(cell, results)
-            sentences[verdict(cell.paper, found)].append(_sentence(cell, found.error("test")))
+            judged = verdict(cell.paper, found)
+            sentence = _sentence(cell, found.error("test"))
+            sentences[judged].append(sentence + (_remedy(cell, results) if judged == WORSE else ""))
     total = sum(map(len, sentences.values()))
     judged = sum(len(sentences[kind]) for kind in (BETTER, AGREES, WORSE))
     good = judged - len(sentences[WORSE])
@@ -137,6 +139,24 @@ def _sentence(cell: Cell, ours: Spread | None) -> str:
     name = f"{cell.row}, {cell.column}"
     theirs = figures.number(cell.paper.test, cell.paper.test_sd)
     return f"{name}: {ours} (n = {ours.n}) against {theirs}" if ours else name
+
+
+def _remedy(cell: Cell, results: Results) -> str:
+    """What our best recipe beyond the paper has instead, of those that train on the same images."""
+    row = next((each.row for each in BEYOND.cells if each.recipe == cell.recipe), None)
+    images, ours = recipes.load(cell.recipe).data, look_up(cell, results).error("test")
+    found = [
+        (error, each.recipe, verdict(cell.paper, gathered))
+        for each in BEYOND.cells
+        if each.row == row and recipes.load(each.recipe).data == images
+        for gathered in [look_up(each, results)]
+        if (error := gathered.error("test")) and ours and error.mean < ours.mean
+    ]
+    if not found:
+        return ""
+    error, recipe, kind = min(found, key=lambda each: each[0].mean)
+    meaning = MEANINGS[kind][0].lower() + MEANINGS[kind][1:]
+    return f" (`{recipe}`, on the same images: {error}, n = {error.n}, {meaning})"
 
 
 def _gains(results: Results) -> list[str]:

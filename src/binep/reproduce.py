@@ -267,7 +267,8 @@ BEYOND = Study(
             ),
             (
                 "MNIST 2fc, wa",
-                "mnist-2fc-wa mnist-2fc-wa-centered mnist-2fc-wa-schedule mnist-2fc-wa-awake",
+                "mnist-2fc-wa mnist-2fc-wa-centered mnist-2fc-wa-schedule "
+                "mnist-2fc-wa-awake-plain mnist-2fc-wa-awake",
             ),
             ("MNIST conv, wa", "mnist-conv-wa mnist-conv-wa-schedule"),
             ("CIFAR-10 conv, w", "cifar10-conv-w-a cifar10-conv-w-a-schedule cifar10-conv-fp"),
