@@ -99,6 +99,23 @@ QUESTIONS = {
         epochs=50,
         seeds=2,
     ),
+    "1fc512-w-a-decay": Question(
+        "Rates of mnist-1fc512-w-a's alphas that fall to a tenth, as those of cifar10-conv-w-a do",
+        "mnist-1fc512-w-a",
+        tuple(
+            f"optimizer.lr_scale={rates}; schedule.lr_scale.at=[{epoch}]; "
+            "schedule.lr_scale.factor=0.1"
+            for rates, epoch in (
+                ([1e-4, 1e-4], 10),
+                ([1e-4, 1e-4], 20),
+                ([3e-4, 3e-4], 10),
+                ([1e-3, 1e-4], 10),
+                ([1e-3, 1e-4], 20),
+            )
+        ),
+        epochs=50,
+        seeds=2,
+    ),
     "1fc-w-a-sign": Question(
         "Sign of the nudge of mnist-1fc-w-a", "mnist-1fc-w-a", SIGNS, epochs=20, seeds=2
     ),
