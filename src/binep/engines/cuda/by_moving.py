@@ -52,14 +52,21 @@ class Precision(NamedTuple):
     multiple: int
 
 
-HALF = Precision(torch.float16, 1024.0, 1024.0, Tile(64, 128, 64), Tile(64, 64, 64), 16)
+HALF = Precision(
+    torch.float16,
+    spread=1024.0,
+    field_spread=1024.0,
+    up=Tile(64, 128, 64),
+    down=Tile(64, 64, 64),
+    multiple=16,
+)
 EIGHT = Precision(
     torch.float8_e4m3fn,
-    256.0,
-    8192.0,
-    Tile(64, 128, 64, stages=3),
-    Tile(64, 64, 128, stages=3),
-    32,
+    spread=256.0,
+    field_spread=8192.0,
+    up=Tile(64, 128, 64, stages=3),
+    down=Tile(64, 64, 128, stages=3),
+    multiple=32,
 )
 
 
@@ -224,17 +231,16 @@ class Moving(Relaxing):
         )
 
     def _ways(self, tasks: Sequence[tuple[Task, Task]], precision: Precision) -> Ways:
-        dtype, spread, field_spread, *tiles, _ = precision
-        ups, downs = (
-            Convolutions(way, self.inner[0].coupling.kernel, largest, spreads, self.device)
-            for way, largest, spreads in zip(
-                zip(*tasks, strict=True),
-                tiles,
-                ((spread, spread), (field_spread, spread)),
-                strict=True,
-            )
+        ups, downs = zip(*tasks, strict=True)
+        kernel, spread = self.inner[0].coupling.kernel, precision.spread
+        return Ways(
+            precision,
+            Convolutions(ups, kernel, precision.up, (spread, spread), self.device),
+            Convolutions(
+                downs, kernel, precision.down, (precision.field_spread, spread), self.device
+            ),
+            self.weights.to(precision.dtype),
         )
-        return Ways(precision, ups, downs, self.weights.to(dtype))
 
     def _tasks(self, n: int, fast: FastConv) -> tuple[Task, Task]:
         """The convolutions of coupling n, up and down."""
@@ -277,17 +283,11 @@ class Moving(Relaxing):
     def free(self, first: Tensor, steps: int) -> Phase:
         """All neurons start alike; what they first send is rounded once.
 
-        Where signs are sums' only factors most steps send in float8, until samples rest. What its
-        rounding has left is then sent in float16, so that the nudged phase has nothing of it.
+        Where all weights are signs most steps send in float8, until samples rest. What its rounding
+        has left is then sent in float16, so that the nudged phase has nothing of it.
         """
-        positions = max(task.rows * task.columns for way in self.half[1:3] for task in way.tasks)
-        most = min(PLACES // max(self.total, self.map_total), POSITIONS_IN_ALL // positions)
         batch = len(first)
-        if batch > most:
-            raise BinepError(
-                f"engine 'cuda': {batch} samples at once are too many for this network, allowed "
-                f"are up to {most}"
-            )
+        self._check_size(batch)
         state = torch.cat([flat(layer) for layer in self.start(batch)[0]], 1)
         state = F.pad(state, (0, self.total - state.shape[1]))
         ways = self.half if self.eight is None or steps <= LAST else self.eight
@@ -304,10 +304,20 @@ class Moving(Relaxing):
         if ways is self.half:
             return self._run(ways, first, start, delta, steps)
         ways.weights.copy_(self.weights)
-        most = self._run(ways, first, start, delta, steps - LAST)
-        rest = self._run(self.half, first, most.carried, None, LAST)
-        rest.ran += most.ran
+        nearly = self._run(ways, first, start, delta, steps - LAST)
+        rest = self._run(self.half, first, nearly.carried, None, LAST)
+        rest.ran += nearly.ran
         return rest
+
+    def _check_size(self, batch: int) -> None:
+        sides = (task for way in (self.half.ups, self.half.downs) for task in way.tasks)
+        positions = max(task.rows * task.columns for task in sides)
+        most = min(PLACES // max(self.total, self.map_total), POSITIONS_IN_ALL // positions)
+        if batch > most:
+            raise BinepError(
+                f"engine 'cuda': {batch} samples at once are too many for this network, allowed "
+                f"are up to {most}"
+            )
 
     def nudged(self, first: Tensor, free: Phase, labels: Tensor, direction: int) -> Phase:
         rest: Standing = free.carried
