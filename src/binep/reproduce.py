@@ -7,6 +7,7 @@ the small files of `results`.
 """
 
 import statistics
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -26,6 +27,8 @@ from binep.report import changes, open_runs, seconds_until, spread_at
 from binep.results import Results, variant_name
 from binep.runs import Run
 from binep.watching import Watcher, usual_watcher
+
+LETTERS = 13  # of a figure's title, an inch
 
 
 @dataclass(frozen=True)
@@ -571,7 +574,8 @@ def figure(what: str | Study, place: Place = "runs", *, epochs: int | None = Non
         for row, axes in zip(rows, panels, strict=True):
             draw(axes, [(cell, runs_) for cell, runs_ in found if cell.row == row])
             axes.set_title(row)
-    drawing.suptitle(study.title, x=0.01, ha="left", fontsize=10)
+    title = textwrap.fill(study.title, int(LETTERS * drawing.get_figwidth()))
+    drawing.suptitle(title, x=0.01, ha="left", fontsize=10)
     return drawing
 
 
