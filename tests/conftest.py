@@ -1,4 +1,4 @@
-"""What several tests share: small recipes that train in a moment, Triton's interpreter."""
+"""What several tests share: small recipes that train in a moment, threads, Triton's interpreter."""
 
 import os
 import subprocess
@@ -13,6 +13,12 @@ if not torch.cuda.is_available():
 
 from binep import recipe as recipes
 from binep.recipe import Recipe
+
+# Processes side by side share the cores: with a thread for every core each, their threads would
+# spend most of their time waiting for one another.
+if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
+    processes = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    torch.set_num_threads(max(1, torch.get_num_threads() // processes))
 
 SMALL = {
     "digits-1fc-w": ["network.dense=[24]", "learning.free_steps=8", "learning.nudged_steps=3"],

@@ -57,6 +57,8 @@ def results(tmp_path_factory) -> Results:
         write_result(made_up("mnist-1fc-w-a", seed, error - 0.8, 50), folder)
         write_result(made_up("mnist-1fc-w-a-schedule", seed, error - 1, 50), folder)
         write_result(made_up("mnist-1fc-wa", seed, 4.0, 100), folder)
+        write_result(made_up("mnist-1fc-wa-schedule", seed, 2.8, 100), folder)
+        write_result(made_up("mnist-1fc-wa-shifted", seed, 2.0, 100), folder)  # other images
     write_result(made_up("cifar10-conv-w-a", 0, 17.6, 100), folder)
     write_result(made_up("mnist-1fc512-fp", 0, 2.02, 30), folder)
     write_result(made_up("mnist-1fc-w", 0, 3.0, 50, "network.scale=0.02"), folder)
@@ -89,8 +91,9 @@ def test_cells_are_sorted_by_how_they_stand_to_the_paper(results: Results):
     )
     assert "MNIST 1fc, EP, fixed alpha: 2.05 ± 0.07" in lines["As in the paper"]
     assert "MNIST 1fc, EP, real weights: 2.02 (n = 1) against 2.00" in lines["As in the paper"]
-    worse = "(1): MNIST 1fc, EP, binary activations: 4.00 ± 0.00 (n = 2) against 2.83 ± 0.06."
-    assert worse in lines["Worse than the paper"]
+    worse = "(1): MNIST 1fc, EP, binary activations: 4.00 ± 0.00 (n = 2) against 2.83 ± 0.06 "
+    remedy = "(`mnist-1fc-wa-schedule`, on the same images: 2.80 ± 0.00, n = 2, as in the paper)."
+    assert worse + remedy in lines["Worse than the paper"]
     assert "CIFAR-10 conv, EP, learnt alpha" in next(v for k, v in lines.items() if "fewer" in k)
     assert "(14): " in lines["Not run"]
     assert "Of 19 cells 4 were trained as long as the paper's, and 3 of these" in overview(results)

@@ -52,12 +52,14 @@ BEYOND = {
     "mnist-1fc-wa-awake": "mnist-1fc-wa",
     "mnist-2fc-wa-schedule": "mnist-2fc-wa",
     "mnist-2fc-wa-awake": "mnist-2fc-wa",
+    "mnist-2fc-wa-awake-plain": "mnist-2fc-wa",
     "mnist-conv-wa-schedule": "mnist-conv-wa",
     "cifar10-conv-w-a-schedule": "cifar10-conv-w-a",
 }
-# What else two of them change in the network.
+# What else some of them change in the network.
 ALSO = {
     "mnist-2fc-wa-awake": {"per_class": 200},
+    "mnist-2fc-wa-awake-plain": {"per_class": 200},
     "mnist-conv-wa-schedule": {"initial_state": 0.0},
 }
 DIGITS = ["digits-1fc-w", "digits-1fc-wa", "digits-conv-w", "digits-conv-wa"]
@@ -70,7 +72,7 @@ def test_every_row_of_the_paper_has_its_recipe():
 @pytest.mark.parametrize(("name", "base"), BEYOND.items())
 def test_recipes_beyond_the_paper_change_what_their_names_say(name: str, base: str):
     recipe, paper = recipes.load(name), recipes.load(base)
-    shifted, awake = name.endswith(("-shifted", "-awake")), name.endswith("-awake")
+    shifted, awake = name.endswith(("-shifted", "-awake")), "-awake" in name
     network = recipe.network
     woken = {"gain": network.gain, "bias": network.bias, "initial_state": network.initial_state}
     expected = replace(paper.network, **woken) if awake else paper.network
