@@ -362,6 +362,13 @@ QUESTIONS = {
         epochs=6,
         seeds=1,
     ),
+    "2fc-wa-growth": Question(
+        "How much the taus of mnist-2fc-wa-awake-plain should grow",
+        "mnist-2fc-wa-awake-plain",
+        tuple(f"schedule.tau.final={final}; schedule.tau.over=14" for final in (2, 4)),
+        epochs=14,
+        seeds=1,
+    ),
     "2fc-wa-shift": Question(
         "Training images of mnist-2fc-wa-awake shifted or not, with 2000 outputs",
         "mnist-2fc-wa-awake",
