@@ -365,7 +365,7 @@ QUESTIONS = {
     "2fc-wa-growth": Question(
         "How much the taus of mnist-2fc-wa-awake-plain should grow",
         "mnist-2fc-wa-awake-plain",
-        tuple(f"schedule.tau.final={final}; schedule.tau.over=14" for final in (2, 4)),
+        schedules(14, tau(2), tau(4))[1:],
         epochs=14,
         seeds=1,
     ),

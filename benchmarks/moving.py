@@ -14,6 +14,7 @@ from multiprocessing import get_context
 from typing import Any, NamedTuple
 
 import torch
+from tiles import LAUNCHES, PROCESSES, microseconds
 
 from binep import recipe as recipes
 from binep.engines.cuda import CudaEngine, by_moving
@@ -23,8 +24,6 @@ from binep.engines.cuda.moving import convolve_kernel
 from binep.engines.cuda.phases import record
 
 GPU = torch.device("cuda")
-LAUNCHES = 40  # in one graph
-PROCESSES = 12  # that compile
 
 
 class Cut(NamedTuple):
@@ -118,7 +117,7 @@ class Job(NamedTuple):
         graph, times = record(launches), []
         for each in self.moves:
             count.fill_(each)
-            times.append(min(_milliseconds(graph) for _ in range(3)) * 1000 / LAUNCHES)
+            times.append(microseconds(graph))
         return times, f"{kernel.last.n_regs} registers, {kernel.last.n_spills} spilled"
 
     def _built(self) -> tuple[Moving, Ways, Convolutions]:
@@ -138,15 +137,6 @@ class Job(NamedTuple):
             fast.refresh()
         ways.weights.copy_(relaxer.weights)
         return relaxer, ways, ways.ups if self.cut.up else ways.downs
-
-
-def _milliseconds(graph: torch.cuda.CUDAGraph) -> float:
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    begin.record()
-    graph.replay()
-    end.record()
-    torch.cuda.synchronize()
-    return begin.elapsed_time(end)
 
 
 def compile_kernel(job: Job) -> None:

@@ -534,9 +534,55 @@ def test_more_samples_than_kernels_can_count_are_refused(
     images: torch.Tensor, monkeypatch: pytest.MonkeyPatch
 ):
     _, relaxer, first = moving(images)
-    monkeypatch.setattr(by_moving, "PLACES", 2 * max(relaxer.total, relaxer.map_total))
-    with pytest.raises(ValueError, match="3 samples at once.*up to 2"):
-        relaxer.free(first, 1)
+    positions = max(task.rows * task.columns for task in relaxer.half.ups.tasks)
+    places = max(relaxer.total, relaxer.map_total)
+    for name, each in (("PLACES", places), ("POSITIONS_IN_ALL", max(positions, 6 * 6))):
+        with monkeypatch.context() as patched:
+            patched.setattr(by_moving, name, 2 * each)
+            with pytest.raises(ValueError, match="3 samples at once.*up to 2"):
+                relaxer.free(first, 1)
+
+
+@triton.jit
+def quotient_kernel(values, divisor, found):
+    i = tl.arange(0, 4096)
+    tl.store(found + i, moving_kernels.quotient(tl.load(values + i), tl.load(divisor)))
+
+
+@pytest.mark.parametrize("divisor", [1, 3, 41, 49, 55, 64, 500])
+def test_rows_of_a_tile_are_found_as_by_integer_division(divisor: int):
+    """Around multiples, where rounding could lead to the next one, up to the most allowed."""
+    most = by_moving.POSITIONS_IN_ALL // divisor
+    multiples = torch.linspace(1, most, 2048, dtype=torch.float64).int() * divisor
+    values = torch.cat([multiples - 1, multiples]).to(DEVICE)
+    found = torch.empty_like(values)
+    quotient_kernel[(1,)](values, values.new_full((1,), divisor), found)
+    assert torch.equal(found, values // divisor)
+
+
+@triton.jit
+def follow_kernel(values, after, differences):
+    i = tl.arange(0, 4096)
+    value = tl.load(values + i)
+    now, sent = moving_kernels._follow(value, 0.0 * value, 0.0, 256.0, differences.dtype.element_ty)
+    tl.store(after + i, now)
+    tl.store(differences + i, sent)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float16])
+def test_differences_are_rounded_as_their_dtype_is_and_known_exactly(dtype: torch.dtype):
+    """From 0 and what is too small to be sent to what is too large to be sent at once."""
+    generator = torch.Generator().manual_seed(0)
+    values = torch.exp2(18 * torch.rand(4096, generator=generator) - 16)
+    values = values * torch.randn(4096, generator=generator).sign()
+    values[0] = 0.0
+    after, differences = torch.empty(4096, device=DEVICE), torch.empty(4096).to(DEVICE, dtype)
+    follow_kernel[(1,)](values.to(DEVICE), after, differences)
+    spread = values * 256
+    largest = torch.finfo(dtype).max
+    assert spread.abs().min() == 0 and (dtype == torch.float16 or spread.abs().max() > largest)
+    assert torch.equal(differences.cpu().float(), spread.clamp(-largest, largest).to(dtype).float())
+    assert torch.equal(after.cpu(), differences.cpu().float() / 256)
 
 
 def test_a_wide_layer_is_summed_in_parts():

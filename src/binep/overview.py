@@ -116,9 +116,9 @@ def _in_short(studies: Iterable[Study], results: Results) -> Iterator[str]:
     for study in studies:
         for cell in study.cells:
             found = look_up(cell, results)
-            judged = verdict(cell.paper, found)
-            sentence = _sentence(cell, found.error("test"))
-            sentences[judged].append(sentence + (_remedy(cell, results) if judged == WORSE else ""))
+            kind = verdict(cell.paper, found)
+            remedy = _remedy(cell, results) if kind == WORSE else ""
+            sentences[kind].append(_sentence(cell, found.error("test")) + remedy)
     total = sum(map(len, sentences.values()))
     judged = sum(len(sentences[kind]) for kind in (BETTER, AGREES, WORSE))
     good = judged - len(sentences[WORSE])

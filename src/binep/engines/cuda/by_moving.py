@@ -31,7 +31,7 @@ UNIT = 2.0**-12  # less is not sent in a free phase
 FINEST = 2.0**-18  # nor in a nudged one, whose first layers move by 2^-14, nor by winners' places
 LAST = 4  # steps of a free phase that send in float16 what float8 has left
 PLACES = 2**31 - 1  # that kernels can count
-POSITIONS_IN_ALL = 2**21  # of which they find the sample
+POSITIONS_IN_ALL = 2**20  # of which they find the sample, see `moving.quotient`
 
 
 class Precision(NamedTuple):

@@ -104,9 +104,9 @@ def convolve_kernel(
     # for all of them, and are left out.
     m = begin + tl.arange(0, ROWS)
     real = m < active * rows * columns
-    position = _quotient(m, active)
+    position = quotient(m, active)
     sample = tl.load(order + m - position * active, mask=real, other=0)
-    line = _quotient(position, columns)
+    line = quotient(position, columns)
     top, left = line - padding, position - line * columns - padding
     corner = sample * tl.multiple_of(read_stride, 16) + (top * width + left) * channels
     down, right = taps_inside(real, top, left, height, width, ROWS, KERNEL)
@@ -153,7 +153,7 @@ def convolve_kernel(
     # Where sums belong is found anew: kept through the loop, it would take registers without which
     # a multiprocessor holds more tiles.
     active = tl.load(count, volatile=True)
-    position = _quotient(m, active)
+    position = quotient(m, active)
     real = m < active * rows * columns
     sample = tl.load(order + m - position * active, mask=real, other=0)
     place = sample * tl.multiple_of(sum_stride, 16) + target + position * outputs
@@ -176,8 +176,11 @@ def convolve_kernel(
 
 
 @triton.jit
-def _quotient(value, divisor):
-    """`value // divisor`, both positive, the first below 2^21; integers take longer."""
+def quotient(value, divisor):
+    """`value // divisor`, both positive, the first up to 2^20; integers take longer.
+
+    A half is added, so that rounding would have to move it by half of 1 / divisor.
+    """
     return ((value.to(tl.float32) + 0.5) * (1.0 / divisor.to(tl.float32))).to(tl.int32)
 
 
