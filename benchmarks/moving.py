@@ -1,6 +1,6 @@
 """Time the convolutions of a step of a network whose samples move, cut up in several ways (GPU).
 
-    python benchmarks/moving.py [RECIPE] [--batch 64] [--moves 64,40,8]
+    python benchmarks/moving.py [RECIPE] [--batch 64] [--moves 64 40 8]
 
 All convolutions of one direction are one launch: microseconds for several numbers of samples that
 still move, in float8 and in float16, for the tiles that ship and for others, and the registers that
@@ -150,15 +150,17 @@ def main() -> None:
     )
     parser.add_argument("recipe", nargs="?", default="cifar10-conv-w-a")
     parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--moves", default="64,40,8", help="numbers of samples that move")
+    parser.add_argument("--moves", type=int, nargs="+", default=[64, 40, 8])
     given = parser.parse_args()
     if not torch.cuda.is_available():
         parser.error("needs a GPU")
-    moves = [int(each) for each in given.moves.split(",")]
-    jobs = [Job(given.recipe, given.batch, moves, cut) for cut in cuts()]
+    if not all(1 <= each <= given.batch for each in given.moves):
+        parser.error(f"--moves {given.moves}: allowed are numbers from 1 to {given.batch}")
+    jobs = [Job(given.recipe, given.batch, given.moves, cut) for cut in cuts()]
     with ProcessPoolExecutor(PROCESSES, mp_context=get_context("spawn")) as pool:
         list(pool.map(compile_kernel, jobs))
-    print(f"microseconds for {given.moves} of {given.batch} samples")
+    moving = ", ".join(map(str, given.moves))
+    print(f"microseconds where {moving} of {given.batch} samples move")
     for job in jobs:
         times, taken = job.run()
         print(" ".join(f"{each:6.1f}" for each in times), f" {job.cut} ({taken})", flush=True)
