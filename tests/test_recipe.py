@@ -220,6 +220,13 @@ def test_steps_and_a_smooth_schedule_multiply():
     assert [schedule.at_epoch(n) for n in range(4)] == [1, 2, 2, 2]
 
 
+def test_a_smooth_schedule_may_begin_late():
+    late = recipes.RateSchedule(after=6, over=4, final=0.04, shape="linear")
+    soon = replace(late, after=0)
+    factors = [late.at_epoch(n) for n in range(14)]
+    assert factors == [1.0] * 6 + [soon.at_epoch(n) for n in range(8)]
+
+
 def test_gamma_may_not_grow_above_1():
     grown = ["schedule.gamma.every=1", "schedule.gamma.factor=10.0"]
     recipes.load("mnist-1fc-w", [*grown, "training.epochs=5"])
@@ -276,6 +283,7 @@ def test_overrides_take_toml_values_and_plain_words():
         ("training.epochs=true", "training.epochs=true.*an integer"),
         ("schedule.gamma=3", "schedule.gamma=3.*a section"),
         ("schedule.tau.final=0.5", "schedule.tau.final=0.5: it needs schedule.tau.over"),
+        ("schedule.tau.after=2", "schedule.tau.after=2: it needs schedule.tau.over"),
         ("schedule.tau.factor=0.5", "schedule.tau.factor=0.5: it needs schedule.tau.at or"),
         ("schedule.tau.shape=cosin", "schedule.tau.shape='cosin'.*'cosine'"),
         ("schedule.lr_scale.every=3", "schedule.lr_scale is given.*optimizer.lr_scale is not"),

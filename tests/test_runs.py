@@ -261,6 +261,49 @@ def test_a_run_cannot_go_on_with_another_recipe(straight):
         runs.train(other, seed=3, out=straight.folder.parent, resume=True)
 
 
+LATE = ["schedule.tau.after=1", "schedule.tau.over=1", "schedule.tau.final=4.0"]
+
+
+def test_a_branch_ends_where_a_run_of_its_recipe_does(tmp_path):
+    """It takes over an epoch of a recipe whose rates were the same, then goes its own way."""
+    recipe = replace(small_recipe("digits-conv-wa", *LATE, "training.epochs=3"), name="late")
+    whole = runs.train(recipe, seed=3, out=tmp_path / "whole")
+    trunk = runs.train(
+        small_recipe("digits-conv-wa", "training.epochs=1"), seed=3, out=tmp_path / "trunk"
+    )
+    before = {path.name: path.read_bytes() for path in trunk.folder.iterdir()}
+    options = {"seed": 3, "out": tmp_path / "branch", "branch": trunk.folder}
+    stopped = runs.train(recipe, **options, watcher=StopAfter(3))
+    # Once there, it goes on by itself.
+    resumed = runs.train(recipe, **options, resume=True)
+    assert_same_end(resumed, whole)
+    origin = {"recipe": "digits-conv-wa", "epochs": 1}
+    assert stopped.record["branched_from"] == resumed.record["branched_from"] == origin
+    assert resumed.record["recipe"] == "late" and resumed.recipe == recipe
+    assert {path.name: path.read_bytes() for path in trunk.folder.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("changed", "seed", "reason"),
+    [
+        (["learning.beta=0.5"], 3, r"another recipe: learning\.beta was 2\.0, now 0\.5$"),
+        # The second epoch of the trunk would have had another tau.
+        (
+            LATE,
+            3,
+            r"another recipe: schedule\.tau\.after was 0, now 1; .*final was 1\.0, now 4\.0$",
+        ),
+        (["training.epochs=1"], 3, "2 epochs already: allowed are at least as many, not 1"),
+        ([], 4, "its seed is 3, not 4"),
+    ],
+)
+def test_a_branch_must_have_been_the_same_so_far(changed, seed, reason, straight, tmp_path):
+    recipe = replace(small_recipe("digits-conv-wa", *changed), name="other")
+    with pytest.raises(BinepError, match=reason):
+        runs.train(recipe, seed=seed, out=tmp_path, branch=straight.folder)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("number", "reason"),
     [

@@ -102,6 +102,13 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on where a run stopped, bit for bit.")
     ] = False,
+    branch: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUN",
+            help="Begin where another run stands, of a recipe that has been the same so far.",
+        ),
+    ] = None,
     offline: Offline = False,
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Also write for TensorBoard.")
@@ -133,6 +140,8 @@ def train(
         overrides = [*(overrides or []), f"training.epochs={epochs}"]
     if seeds is not None and seeds < 1:
         raise BinepError(f"--seeds {seeds}: allowed is at least 1")
+    if branch is not None and seeds is not None:
+        raise BinepError("--branch with --seeds: allowed is one --seed, that of the other run")
     if not checkpoint_every >= 0:
         raise BinepError(f"--checkpoint-every {checkpoint_every:g}: allowed is at least 0 seconds")
     chosen = recipes.load(recipe, overrides or [])
@@ -154,6 +163,7 @@ def train(
         "data_dir": data_dir,
         "offline": offline,
         "resume": resume,
+        "branch": branch,
         "checkpoint_seconds": checkpoint_every,
     }
     if beside:

@@ -109,14 +109,15 @@ SHAPES = ("exponential", "linear", "cosine")
 class RateSchedule:
     """What a rate is multiplied by as epochs go by: in steps, and smoothly.
 
-    By `factor` after each epoch of `at` and after every `every` epochs; and by what goes from 1 to
-    `final` within the first `over` epochs, in one of three shapes, and stays there. Epochs are
-    counted from the start, whatever `training.epochs` is: a run can be lengthened.
+    By `factor` after each epoch of `at` and after every `every` epochs; and by what stays 1 for
+    `after` epochs, goes to `final` within the next `over`, in one of three shapes, and stays there.
+    Epochs are counted from the start, whatever `training.epochs` is: a run can be lengthened.
     """
 
     at: list[int] = _key([], low=1)
     every: int = _key(0, low=0)
     factor: float = _key(1.0, above=0)
+    after: int = _key(0, low=0)
     over: int = _key(0, low=0)
     final: float = _key(1.0, above=0)
     shape: str = _key("exponential", choices=SHAPES)
@@ -127,6 +128,9 @@ class RateSchedule:
         >>> smooth = RateSchedule(over=4, final=0.01)
         >>> [round(smooth.at_epoch(n), 3) for n in (0, 1, 2, 4, 9)]
         [1.0, 0.316, 0.1, 0.01, 0.01]
+        >>> late = RateSchedule(after=3, over=2, final=0.01)
+        >>> [round(late.at_epoch(n), 3) for n in (0, 3, 4, 5, 9)]
+        [1.0, 1.0, 0.1, 0.01, 0.01]
         """
         times = sum(epoch <= epochs_done for epoch in self.at)
         times += epochs_done // self.every if self.every else 0
@@ -135,7 +139,7 @@ class RateSchedule:
     def _smooth(self, epochs_done: int) -> float:
         if not self.over:
             return 1.0
-        done = min(epochs_done / self.over, 1.0)
+        done = min(max(epochs_done - self.after, 0) / self.over, 1.0)
         if self.shape == "exponential":
             return self.final**done
         if self.shape == "cosine":
@@ -297,14 +301,18 @@ class Recipe:
             imperfect_optimizers(optimizers, wrong, generator) if wrong.of_momentum else optimizers
         )
 
-    def set_rates(self, optimizers: Optimizers, epochs_done: int) -> None:
-        """Give the optimizers the rates that are due after so many epochs."""
+    def rates(self, epochs_done: int) -> dict[str, list[float]]:
+        """The rates that are due after so many epochs, one a coupling."""
         rates = {}
         for name in RATES:
             values, schedule = getattr(self.optimizer, name), getattr(self.schedule, name)
             if values is not None:
                 rates[name] = [value * schedule.at_epoch(epochs_done) for value in values]
-        optimizers.set_rates(rates)
+        return rates
+
+    def set_rates(self, optimizers: Optimizers, epochs_done: int) -> None:
+        """Give the optimizers the rates that are due after so many epochs."""
+        optimizers.set_rates(self.rates(epochs_done))
 
 
 # --- reading ------------------------------------------------------------------------------------
@@ -548,6 +556,8 @@ def _check_schedule(recipe: Recipe, rate: str, values: list[float] | None) -> No
         raise BinepError(
             f"{path}.final={schedule.final}: it needs {path}.over, how many epochs it takes"
         )
+    if schedule.after and not schedule.over:
+        raise BinepError(f"{path}.after={schedule.after}: it needs {path}.over and {path}.final")
     if schedule.factor != 1 and not schedule.at and not schedule.every:
         raise BinepError(f"{path}.factor={schedule.factor}: it needs {path}.at or {path}.every")
     if values is None and schedule != RateSchedule():

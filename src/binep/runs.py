@@ -165,6 +165,7 @@ def train(
     data_dir: Folder | None = None,
     offline: bool = False,
     resume: bool = False,
+    branch: str | Path | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     watcher: Watcher | None = None,
     stop: threading.Event | None = None,
@@ -172,12 +173,16 @@ def train(
     """Train a recipe to its last epoch, or until interrupted, in `out/<recipe>-seed<seed>/`.
 
     With `resume` an existing run goes on bit for bit where its last checkpoint left it; a missing
-    one is begun. Ctrl-C, or `stop` when it is set, lets the current mini-batch finish and saves;
+    one is begun: afresh, or where the run in the folder `branch` stands, of a recipe that has been
+    the same so far. Ctrl-C, or `stop` when it is set, lets the current mini-batch finish and saves;
     the run returned is then not `finished`.
     """
     watcher = watcher or Watcher()
     folder = Path(out) / run_name(recipe, seed)
     _check_earlier(folder, recipe, seed, resume)
+    trunk = None if branch is None or _is_run(folder) else open_run(branch)
+    if trunk is not None:
+        _check_part_of(recipe, seed, trunk)
     place = select_device(device)
     dataset = load_dataset(recipe.data.name, data_dir=data_dir, offline=offline)
     trainer = build_trainer(
@@ -188,6 +193,8 @@ def train(
         # Once more: another process may have trained here while this one read the data.
         _check_earlier(folder, recipe, seed, resume)
         remove_leftovers(folder)
+        if trunk is not None:
+            _branch_off(trunk, folder)
         write_whole(folder / "recipe.toml", recipes.dumps(recipe))
         found = checkpoints.load(folder, warn=watcher.say)
         if found is not None:
@@ -296,21 +303,47 @@ def _check_earlier(folder: Path, recipe: Recipe, seed: int, resume: bool) -> Non
             f"{folder} already holds a run: add --resume to go on with it, or choose another "
             "--seed or --out"
         )
-    saved = open_run(folder)
+    _check_part_of(recipe, seed, open_run(folder))
+
+
+def _check_part_of(recipe: Recipe, seed: int, saved: Run) -> None:
+    """See that the recipe, so far, would have trained this seed as the saved run was trained.
+
+    Rates may differ in what is yet to come: in epochs after the one in which the run stands.
+    """
+    folder, epochs = saved.folder, len(saved.metrics)
     if saved.record.get("seed") != seed:
         raise BinepError(f"{folder}: its seed is {saved.record.get('seed')}, not {seed}")
+    same_rates = all(saved.recipe.rates(n) == recipe.rates(n) for n in range(epochs + 1))
+    free = ("name", "summary", "paper.", "training.epochs", *(["schedule."] if same_rates else []))
     differences = [
         f"{key} was {json.dumps(old)}, now {json.dumps(new)}"
         for key, old, new in _differences(asdict(saved.recipe), asdict(recipe))
-        if key not in ("training.epochs", "summary") and not key.startswith("paper.")
+        if not key.startswith(free)
     ]
     if differences:
         raise BinepError(f"{folder} was begun with another recipe: {'; '.join(differences)}")
-    if len(saved.metrics) > recipe.training.epochs:
+    if epochs > recipe.training.epochs:
         raise BinepError(
-            f"{folder} has been trained for {len(saved.metrics)} epochs already: allowed are at "
-            f"least as many, not {recipe.training.epochs}"
+            f"{folder} has been trained for {epochs} epochs already: allowed are at least as many, "
+            f"not {recipe.training.epochs}"
         )
+
+
+def _branch_off(trunk: Run, folder: Path) -> None:
+    """Give a new run's folder what another run has learnt, its metrics and its record."""
+    with claimed(trunk.folder):
+        saved = sorted(trunk.folder.glob("checkpoint-*"))
+        if not saved:
+            raise BinepError(f"{trunk.folder} has no checkpoint yet: let it train for a while")
+        for path in saved:
+            write_whole(folder / path.name, path.read_bytes())
+    text = "".join(json.dumps(line) + "\n" for line in trunk.metrics)
+    write_whole(folder / "metrics.jsonl", text)
+    origin = {"recipe": trunk.recipe.name, "epochs": len(trunk.metrics)}
+    # The record makes it a run, so it comes last.
+    record = {**trunk.record, "branched_from": origin}
+    write_whole(folder / "record.json", json.dumps(record, indent=1) + "\n")
 
 
 def _differences(old: dict, new: dict, where: str = "") -> Iterator[tuple[str, Any, Any]]:
@@ -427,6 +460,8 @@ def _begin_record(
         "starts": earlier.get("starts", 0) + 1,
         "status": "running",
     }
+    if "branched_from" in earlier:
+        record["branched_from"] = earlier["branched_from"]
     write_whole(path, json.dumps(record, indent=1) + "\n")
     return record
 
