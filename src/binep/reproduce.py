@@ -591,6 +591,7 @@ def _draw_against(axes: Axes, study: Study, found: Sequence[tuple[Cell, Found]])
     if not measured:
         _say_nothing(axes)
         return
+    shown: list[float] = []
     for split, name, colour in (
         ("train", "training", figures.TRAIN),
         ("test", "test", figures.TEST),
@@ -603,6 +604,7 @@ def _draw_against(axes: Axes, study: Study, found: Sequence[tuple[Cell, Found]])
             )
             if points:
                 xs, means, sds = zip(*points, strict=True)
+                shown += means
                 axes.errorbar(
                     xs,
                     means,
@@ -617,7 +619,8 @@ def _draw_against(axes: Axes, study: Study, found: Sequence[tuple[Cell, Found]])
     # All of the axis, however few of its points are there yet.
     places = [*ticks, *(_x(cell, runs_) for cell, runs_ in measured)]
     axes.set_xlim(min(places) / 1.2, max(places) * 1.2)
-    axes.set_ylim(bottom=0)
+    figures.scale_wide(axes, shown)
+    axes.yaxis.set_major_formatter("{x:g}")
     axes.legend(title=_seeds(runs_ for _, runs_ in measured))
 
 
