@@ -1,7 +1,7 @@
 """RESULTS.md: everything that a folder of results says, generated from its files alone.
 
 results/commentary.md, if it is there, is taken over word for word: the only part that a person
-writes.
+writes. What is too long for it is in results/notes.md.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,6 +17,7 @@ from binep.reproduce import (
     AGREES,
     BETTER,
     BEYOND,
+    GOALS,
     HEADER,
     MISSING,
     SHORT,
@@ -77,7 +78,7 @@ def overview(results: Results) -> str:
     for study in STUDIES.values():
         if study.kind == "table":
             parts += _table(study, results)
-            parts += _gains(results) if study is BEYOND else []
+            parts += _goals(results) if study is BEYOND else []
     parts += ["## Figures"]
     for study in STUDIES.values():
         if study.kind != "table":
@@ -159,23 +160,32 @@ def _remedy(cell: Cell, results: Results) -> str:
     return f" (`{recipe}`, on the same images: {error}, n = {error.n}, {meaning})"
 
 
-def _gains(results: Results) -> list[str]:
-    """How far the recipes beyond the paper are from the paper's own, as we measure both."""
-    lines = []
-    base = BEYOND.cells[0]
-    for cell in BEYOND.cells:
-        if cell.row != base.row:
-            base = cell
-        ours, before = (look_up(c, results) for c in (cell, base))
-        mine, theirs = ours.error("test"), before.error("test")
-        if cell is base or cell.recipe.endswith("-fp") or mine is None or theirs is None:
-            continue
-        way = "below" if mine.mean < theirs.mean else "above"
-        lines.append(
-            f"- `{cell.recipe}` after {ours.epoch} epochs: {abs(mine.mean - theirs.mean):.2f} "
-            f"{way} our `{base.recipe}` after {before.epoch} (n = {mine.n} and {theirs.n})."
-        )
-    return ["\n".join(lines)] if lines else []
+def _goals(results: Results) -> list[str]:
+    """What is wanted of each network with binary synapses, and the recipe that comes closest."""
+    rows = []
+    for row, goal in GOALS.items():
+        found = [
+            (error, cell.recipe, gathered.epochs)
+            for cell in BEYOND.cells
+            if cell.row == row and cell.resolve().network.weights == "binary"
+            for gathered in [look_up(cell, results)]
+            if (error := gathered.error("test"))
+        ]
+        if found:
+            error, recipe, epochs = min(found, key=lambda each: each[0].mean)
+            reached = "reached" if error.mean < goal else "not reached"
+            rows.append(
+                [row, recipe, f"below {goal:.2f}", str(error), str(error.n), epochs, reached]
+            )
+    header = ("", "best recipe", "goal", "our test", "n", "epochs", "")
+    return (
+        [
+            "What we want of each network, and our best recipe:",
+            figures.markdown_table(header, rows, left=2),
+        ]
+        if rows
+        else []
+    )
 
 
 # --- tables and figures -------------------------------------------------------------------------

@@ -4,7 +4,7 @@ results/
   mnist-1fc-w/seed0.json                           a run of a recipe as it ships
   mnist-1fc-w+network.scale=0.02/seed0.json        a run of a recipe with a key changed
   choices/                                         see `choices`
-  figures/, commentary.md, tuning.json             see `overview`
+  figures/, commentary.md, notes.md, tuning.json   see `overview`
 
 A file holds the run's record, its complete recipe and one line of metrics an epoch. What was
 changed in a recipe stands in the folder's name, so that no variant passes for the recipe itself.
