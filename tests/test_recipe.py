@@ -54,6 +54,7 @@ BEYOND = {
     "mnist-2fc-wa-awake": "mnist-2fc-wa",
     "mnist-2fc-wa-awake-plain": "mnist-2fc-wa",
     "mnist-conv-wa-schedule": "mnist-conv-wa",
+    "mnist-conv-wa-shifted": "mnist-conv-wa",
     "cifar10-conv-w-a-schedule": "cifar10-conv-w-a",
 }
 # What else some of them change in the network.
@@ -61,6 +62,7 @@ ALSO = {
     "mnist-2fc-wa-awake": {"per_class": 200},
     "mnist-2fc-wa-awake-plain": {"per_class": 200},
     "mnist-conv-wa-schedule": {"initial_state": 0.0},
+    "mnist-conv-wa-shifted": {"initial_state": 0.0},
 }
 DIGITS = ["digits-1fc-w", "digits-1fc-wa", "digits-conv-w", "digits-conv-wa"]
 

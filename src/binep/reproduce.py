@@ -273,7 +273,7 @@ BEYOND = Study(
                 "mnist-2fc-wa mnist-2fc-wa-centered mnist-2fc-wa-schedule "
                 "mnist-2fc-wa-awake-plain mnist-2fc-wa-awake",
             ),
-            ("MNIST conv, wa", "mnist-conv-wa mnist-conv-wa-schedule"),
+            ("MNIST conv, wa", "mnist-conv-wa mnist-conv-wa-schedule mnist-conv-wa-shifted"),
             ("CIFAR-10 conv, w", "cifar10-conv-w-a cifar10-conv-w-a-schedule cifar10-conv-fp"),
         )
         for recipe in names.split()
