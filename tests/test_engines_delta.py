@@ -5,7 +5,6 @@ states may differ by some 1e-5. Bounds below leave room for what a deep network 
 """
 
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from torch import Tensor
 from binep import (
     BackpropThroughTime,
     BinepError,
-    ConvPool,
     Dense,
     EquilibriumPropagation,
     Heaviside,
@@ -33,6 +31,7 @@ from binep.network import READOUTS
 from binep.relaxation import Nudge, step
 from binep.runs import build_trainer
 from conftest import assert_compiled_once, small_recipe
+from engine_cases import batches, chain, momenta
 
 pytest.importorskip("numba")
 from binep.engines.delta import DeltaEngine
@@ -71,16 +70,9 @@ def build(
     """
     generator = torch.Generator().manual_seed(seed)
     options: dict[str, Any] = {"generator": generator, "learn_scale": learn_scale, "bias": bias}
-    shape, chain = input_shape, []
-    for conv in convs:
-        chain.append(ConvPool(shape[0], **conv, **options))
-        shape = chain[-1].above_shape(shape)
-    for above in [*dense, classes * per_class]:
-        chain.append(Dense(torch.Size(shape).numel(), above, **options))
-        shape = (above,)
     net = Network(
         input_shape,
-        chain,
+        chain(input_shape, convs, [*dense, classes * per_class], **options),
         per_class=per_class,
         classes=classes,
         initial_state=initial_state,
@@ -106,26 +98,6 @@ def weaken(net: Network) -> None:
         signs = coupling.signs
         fans = signs[0].numel() ** 0.5 + (signs.numel() / signs.shape[1]) ** 0.5
         coupling.scale.copy_(coupling.scale / coupling.scale.mean() * 0.35 / fans)
-
-
-def batches(
-    net: Network, batch: int, count: int, kind: str = "pixels", seed: int = 5
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Random mini-batches of pixels, bits or real numbers, half of them dark."""
-    torch.manual_seed(seed)
-    for _ in range(count):
-        shape = (batch, *net.input_shape)
-        lit = torch.rand(shape) < 0.5
-        x = {
-            "pixels": torch.randint(256, shape, dtype=torch.uint8) * lit,
-            "bits": lit,
-            "real": torch.randn(shape) * lit,
-        }[kind]
-        yield x, torch.randint(net.classes, (batch,))
-
-
-def momenta(optimizers: Any) -> list[dict[str, Any]]:
-    return [optimizers.bop.state[g["params"][0]] for g in optimizers.bop.param_groups]
 
 
 def assert_close(

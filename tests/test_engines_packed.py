@@ -3,18 +3,15 @@
 import itertools
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from binep import (
     BinepError,
-    ConvPool,
     Dense,
     EquilibriumPropagation,
     HardSigmoid,
@@ -29,6 +26,7 @@ from binep.engines.reference import ReferenceEngine
 from binep.relaxation import Nudge
 from binep.runs import build_trainer
 from conftest import assert_compiled_once, small_recipe
+from engine_cases import batches, chain, momenta
 
 pytest.importorskip("numba")
 from binep.engines.packed import PackedEngine
@@ -61,16 +59,9 @@ def build(
     """A network, how it learns and its optimizers: the same ones for the same seed."""
     generator = torch.Generator().manual_seed(seed)
     options: dict[str, Any] = {"generator": generator, "learn_scale": learn_scale, "bias": bias}
-    shape, chain = input_shape, []
-    for conv in convs:
-        chain.append(ConvPool(shape[0], **conv, **options))
-        shape = chain[-1].above_shape(shape)
-    for above in [*dense, classes * per_class]:
-        chain.append(Dense(torch.Size(shape).numel(), above, **options))
-        shape = (above,)
     net = Network(
         input_shape,
-        chain,
+        chain(input_shape, convs, [*dense, classes * per_class], **options),
         Heaviside(threshold, sigma),
         "energy",
         per_class,
@@ -85,26 +76,6 @@ def build(
     chosen = {**RATES, **(rates or {})}
     scale = {"lr_scale": 1e-5} if learn_scale else {}
     return net, ep, assign_optimizers(net, **chosen, **scale, noise=noise, generator=source)
-
-
-def batches(
-    net: Network, batch: int, count: int, kind: str = "pixels", seed: int = 5
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Random mini-batches of pixels, bits or real numbers, half of them dark."""
-    torch.manual_seed(seed)
-    for _ in range(count):
-        shape = (batch, *net.input_shape)
-        lit = torch.rand(shape) < 0.5
-        x = {
-            "pixels": torch.randint(256, shape, dtype=torch.uint8) * lit,
-            "bits": lit,
-            "real": torch.randn(shape) * lit,
-        }[kind]
-        yield x, torch.randint(net.classes, (batch,))
-
-
-def momenta(optimizers: Any) -> list[dict[str, Any]]:
-    return [optimizers.bop.state[g["params"][0]] for g in optimizers.bop.param_groups]
 
 
 def assert_same(reference: Built, packed: Built) -> None:
