@@ -14,11 +14,9 @@ if not torch.cuda.is_available():
 from binep import recipe as recipes
 from binep.recipe import Recipe
 
-# Processes side by side share the cores: with a thread for every core each, their threads would
+# Networks this small are faster on one thread: where others use the cores as well, several would
 # spend most of their time waiting for one another.
-if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
-    processes = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
-    torch.set_num_threads(max(1, torch.get_num_threads() // processes))
+torch.set_num_threads(1)
 
 SMALL = {
     "digits-1fc-w": ["network.dense=[24]", "learning.free_steps=8", "learning.nudged_steps=3"],
