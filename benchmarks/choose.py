@@ -52,6 +52,12 @@ PRINTED = "[1e-7, 1e-7, 2e-7, 2e-7, 5e-8]"  # gamma of cifar10-conv-w in the pap
 GAMMA = "schedule.tau.final=1.0; schedule.tau.over=0; schedule.gamma.final=0.1; schedule.gamma.over"
 
 
+def cooled(after: int, over: int) -> str:
+    """A schedule that begins after so many epochs and takes so many."""
+    smooth = ("tau", "lr_bias", "lr_scale")
+    return "; ".join(f"schedule.{r}.after={after}; schedule.{r}.over={over}" for r in smooth)
+
+
 def rates(*values: float) -> tuple[str, ...]:
     """Variants with these rates of weights and biases, twice and half of them; or centered."""
     scaled = ([factor * value for value in values] for factor in (0.5, 1, 2))
@@ -474,10 +480,16 @@ QUESTIONS = {
         seeds=1,
     ),
     "cifar10-schedule": Question(
-        "Schedule of cifar10-conv-w-a",
+        "cifar10-conv-w-a-schedule, cooled down in the last quarter of 24 epochs: its signs, its "
+        "gammas, and how soon tau grows",
         "cifar10-conv-w-a-schedule",
-        schedules(10, tau(3, HALVED), tau(10, HALVED), tau(10, f"{HALVED}; learning.sign=random")),
-        epochs=10,
+        (
+            cooled(18, 6),
+            f"{cooled(18, 6)}; learning.sign=centered",
+            f"{cooled(18, 6)}; optimizer.gamma=[2e-7, 2e-7, 4e-7, 4e-7, 1e-7]",
+            f"{cooled(18, 6)}; schedule.tau.after=0; schedule.tau.over=24",
+        ),
+        epochs=24,
         seeds=1,
     ),
 }
