@@ -480,14 +480,14 @@ QUESTIONS = {
         seeds=1,
     ),
     "cifar10-schedule": Question(
-        "cifar10-conv-w-a-schedule, cooled down in the last quarter of 24 epochs: its signs, its "
-        "gammas, and how soon tau grows",
+        "cifar10-conv-w-a-schedule, cooled down in the last third of 24 epochs: its gammas, twice "
+        "and four times as large, and both signs of its nudge",
         "cifar10-conv-w-a-schedule",
         (
-            cooled(18, 6),
-            f"{cooled(18, 6)}; learning.sign=centered",
-            f"{cooled(18, 6)}; optimizer.gamma=[2e-7, 2e-7, 4e-7, 4e-7, 1e-7]",
-            f"{cooled(18, 6)}; schedule.tau.after=0; schedule.tau.over=24",
+            cooled(16, 8),
+            f"{cooled(16, 8)}; optimizer.gamma=[2e-7, 2e-7, 4e-7, 4e-7, 1e-7]",
+            f"{cooled(16, 8)}; optimizer.gamma=[4e-7, 4e-7, 8e-7, 8e-7, 2e-7]",
+            f"{cooled(16, 8)}; learning.sign=centered",
         ),
         epochs=24,
         seeds=1,
