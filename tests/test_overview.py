@@ -94,7 +94,9 @@ def test_cells_are_sorted_by_how_they_stand_to_the_paper(results: Results):
     worse = "(1): MNIST 1fc, EP, binary activations: 4.00 ± 0.00 (n = 2) against 2.83 ± 0.06 "
     remedy = "(`mnist-1fc-wa-schedule`, on the same images: 2.80 ± 0.00, n = 2, as in the paper)."
     assert worse + remedy in lines["Worse than the paper"]
-    assert "CIFAR-10 conv, EP, learnt alpha" in next(v for k, v in lines.items() if "fewer" in k)
+    short = "(1): CIFAR-10 conv, EP, learnt alpha: 17.60 (n = 1) against 15.66 ± 0.28 "
+    so_far = "(after 100 epochs, when the paper has 17.60)."
+    assert short + so_far in lines["Trained for fewer epochs than the paper, not judged"]
     assert "(14): " in lines["Not run"]
     assert "Of 19 cells 4 were trained as long as the paper's, and 3 of these" in overview(results)
 

@@ -26,6 +26,7 @@ from binep.reproduce import (
     TABLE_2,
     WORSE,
     Cell,
+    Found,
     Study,
     figure,
     gather,
@@ -118,8 +119,8 @@ def _in_short(studies: Iterable[Study], results: Results) -> Iterator[str]:
         for cell in study.cells:
             found = look_up(cell, results)
             kind = verdict(cell.paper, found)
-            remedy = _remedy(cell, results) if kind == WORSE else ""
-            sentences[kind].append(_sentence(cell, found.error("test")) + remedy)
+            more = {WORSE: _remedy(cell, results), SHORT: _so_far(cell, found)}.get(kind, "")
+            sentences[kind].append(_sentence(cell, found.error("test")) + more)
     total = sum(map(len, sentences.values()))
     judged = sum(len(sentences[kind]) for kind in (BETTER, AGREES, WORSE))
     good = judged - len(sentences[WORSE])
@@ -140,6 +141,15 @@ def _sentence(cell: Cell, ours: Spread | None) -> str:
     name = f"{cell.row}, {cell.column}"
     theirs = figures.number(cell.paper.test, cell.paper.test_sd)
     return f"{name}: {ours} (n = {ours.n}) against {theirs}" if ours else name
+
+
+def _so_far(cell: Cell, found: Found) -> str:
+    """What the paper has after as many epochs as we trained, if an appendix says so."""
+    for each in (each for study in STUDIES.values() for each in study.cells):
+        if (each.recipe, each.epoch) == (cell.recipe, found.epoch) and each.paper.test is not None:
+            theirs = figures.number(each.paper.test, each.paper.test_sd)
+            return f" (after {found.epoch} epochs, when the paper has {theirs})"
+    return f" (after {found.epoch} epochs)"
 
 
 def _remedy(cell: Cell, results: Results) -> str:
