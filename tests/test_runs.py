@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -302,6 +303,19 @@ def test_a_branch_must_have_been_the_same_so_far(changed, seed, reason, straight
     with pytest.raises(BinepError, match=reason):
         runs.train(recipe, seed=seed, out=tmp_path, branch=straight.folder)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_run_that_is_being_trained_or_has_no_checkpoint_has_no_branches(straight, tmp_path):
+    recipe = replace(small_recipe("digits-conv-wa", "training.epochs=3"), name="other")
+    options = {"seed": 3, "out": tmp_path / "out", "branch": straight.folder}
+    with files.claimed(straight.folder), pytest.raises(BinepError, match="is in use by another"):
+        runs.train(recipe, **options)
+    bare = tmp_path / "bare"
+    shutil.copytree(straight.folder, bare, ignore=shutil.ignore_patterns("checkpoint-*"))
+    with pytest.raises(BinepError, match="bare has no checkpoint yet"):
+        runs.train(recipe, **(options | {"branch": bare}))
+    # Nothing that is there stands in the way of another try.
+    assert runs.train(recipe, **options).finished
 
 
 @pytest.mark.parametrize(

@@ -187,15 +187,11 @@ def _goals(results: Results) -> list[str]:
             rows.append(
                 [row, recipe, f"below {goal:.2f}", str(error), str(error.n), epochs, reached]
             )
+    if not rows:
+        return []
     header = ("", "best recipe", "goal", "our test", "n", "epochs", "")
-    return (
-        [
-            "What we want of each network, and our best recipe:",
-            figures.markdown_table(header, rows, left=2),
-        ]
-        if rows
-        else []
-    )
+    title = "What we want of each network, and our best recipe:"
+    return [title, figures.markdown_table(header, rows, left=2)]
 
 
 # --- tables and figures -------------------------------------------------------------------------

@@ -180,7 +180,7 @@ def train(
     watcher = watcher or Watcher()
     folder = Path(out) / run_name(recipe, seed)
     _check_earlier(folder, recipe, seed, resume)
-    trunk = None if branch is None or _is_run(folder) else open_run(branch)
+    trunk = None if branch is None or _is_run(folder) else open_run(branch).folder
     if trunk is not None:
         _check_part_of(recipe, seed, trunk)
     place = select_device(device)
@@ -194,7 +194,9 @@ def train(
         _check_earlier(folder, recipe, seed, resume)
         remove_leftovers(folder)
         if trunk is not None:
-            _branch_off(trunk, folder)
+            with claimed(trunk):
+                _check_part_of(recipe, seed, trunk)
+                _branch_off(open_run(trunk), folder)
         write_whole(folder / "recipe.toml", recipes.dumps(recipe))
         found = checkpoints.load(folder, warn=watcher.say)
         if found is not None:
@@ -303,15 +305,16 @@ def _check_earlier(folder: Path, recipe: Recipe, seed: int, resume: bool) -> Non
             f"{folder} already holds a run: add --resume to go on with it, or choose another "
             "--seed or --out"
         )
-    _check_part_of(recipe, seed, open_run(folder))
+    _check_part_of(recipe, seed, folder)
 
 
-def _check_part_of(recipe: Recipe, seed: int, saved: Run) -> None:
-    """See that the recipe, so far, would have trained this seed as the saved run was trained.
+def _check_part_of(recipe: Recipe, seed: int, folder: Path) -> None:
+    """See that the recipe, so far, would have trained this seed as the run in the folder was.
 
     Rates may differ in what is yet to come: in epochs after the one in which the run stands.
     """
-    folder, epochs = saved.folder, len(saved.metrics)
+    saved = open_run(folder)
+    epochs = len(saved.metrics)
     if saved.record.get("seed") != seed:
         raise BinepError(f"{folder}: its seed is {saved.record.get('seed')}, not {seed}")
     same_rates = all(saved.recipe.rates(n) == recipe.rates(n) for n in range(epochs + 1))
@@ -332,12 +335,11 @@ def _check_part_of(recipe: Recipe, seed: int, saved: Run) -> None:
 
 def _branch_off(trunk: Run, folder: Path) -> None:
     """Give a new run's folder what another run has learnt, its metrics and its record."""
-    with claimed(trunk.folder):
-        saved = sorted(trunk.folder.glob("checkpoint-*"))
-        if not saved:
-            raise BinepError(f"{trunk.folder} has no checkpoint yet: let it train for a while")
-        for path in saved:
-            write_whole(folder / path.name, path.read_bytes())
+    saved = sorted(trunk.folder.glob("checkpoint-*"))
+    if not saved:
+        raise BinepError(f"{trunk.folder} has no checkpoint yet: let it train for a while")
+    for path in saved:
+        write_whole(folder / path.name, path.read_bytes())
     text = "".join(json.dumps(line) + "\n" for line in trunk.metrics)
     write_whole(folder / "metrics.jsonl", text)
     origin = {"recipe": trunk.recipe.name, "epochs": len(trunk.metrics)}
