@@ -45,8 +45,8 @@ BEYOND = {
     "mnist-conv-w-a-centered": "mnist-conv-w-a",
     "mnist-1fc-w-a-schedule": "mnist-1fc-w-a",
     "mnist-1fc-w-a-shifted": "mnist-1fc-w-a",
-    "mnist-2fc-w-a-schedule": "mnist-2fc-w-a",
-    "mnist-conv-w-a-schedule": "mnist-conv-w-a",
+    "mnist-2fc-w-a-shifted": "mnist-2fc-w-a",
+    "mnist-conv-w-a-shifted": "mnist-conv-w-a",
     "mnist-1fc-wa-schedule": "mnist-1fc-wa",
     "mnist-1fc-wa-shifted": "mnist-1fc-wa",
     "mnist-1fc-wa-awake": "mnist-1fc-wa",
@@ -56,6 +56,7 @@ BEYOND = {
     "mnist-conv-wa-schedule": "mnist-conv-wa",
     "mnist-conv-wa-shifted": "mnist-conv-wa",
     "cifar10-conv-w-a-schedule": "cifar10-conv-w-a",
+    "cifar10-conv-w-a-centered": "cifar10-conv-w-a",
 }
 # What else some of them change in the network.
 ALSO = {

@@ -259,10 +259,10 @@ BEYOND = Study(
                 "mnist-1fc-w-a mnist-1fc-w-a-centered mnist-1fc-w-a-schedule "
                 "mnist-1fc-w-a-shifted mnist-1fc512-fp",
             ),
-            ("MNIST 2fc, w", "mnist-2fc-w-a mnist-2fc-w-a-schedule mnist-2fc512-fp"),
+            ("MNIST 2fc, w", "mnist-2fc-w-a mnist-2fc-w-a-shifted mnist-2fc512-fp"),
             (
                 "MNIST conv, w",
-                "mnist-conv-w-a mnist-conv-w-a-centered mnist-conv-w-a-schedule mnist-conv-fp",
+                "mnist-conv-w-a mnist-conv-w-a-centered mnist-conv-w-a-shifted mnist-conv-fp",
             ),
             (
                 "MNIST 1fc, wa",
@@ -274,7 +274,11 @@ BEYOND = Study(
                 "mnist-2fc-wa-awake-plain mnist-2fc-wa-awake",
             ),
             ("MNIST conv, wa", "mnist-conv-wa mnist-conv-wa-schedule mnist-conv-wa-shifted"),
-            ("CIFAR-10 conv, w", "cifar10-conv-w-a cifar10-conv-w-a-schedule cifar10-conv-fp"),
+            (
+                "CIFAR-10 conv, w",
+                "cifar10-conv-w-a cifar10-conv-w-a-schedule cifar10-conv-w-a-centered "
+                "cifar10-conv-fp",
+            ),
         )
         for recipe in names.split()
     ),
