@@ -50,7 +50,6 @@ BEYOND = {
     "mnist-1fc-wa-schedule": "mnist-1fc-wa",
     "mnist-1fc-wa-shifted": "mnist-1fc-wa",
     "mnist-1fc-wa-awake": "mnist-1fc-wa",
-    "mnist-2fc-wa-schedule": "mnist-2fc-wa",
     "mnist-2fc-wa-awake": "mnist-2fc-wa",
     "mnist-2fc-wa-awake-plain": "mnist-2fc-wa",
     "mnist-conv-wa-schedule": "mnist-conv-wa",
