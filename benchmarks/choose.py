@@ -1,17 +1,19 @@
 """The questions that the recipes had to settle, each on validation images, into results/choices.
 
     python benchmarks/choose.py [QUESTION...] [--to results/choices] [--epochs N] [--seeds N]
-                                [--data-dir DIR] [--device auto] [--engine auto] [--list]
+                                [--run RUN...] [--data-dir DIR] [--device auto] [--engine auto]
+                                [--list]
 
 Without QUESTION all are asked, the cheap ones first. A file is written after each run, and what it
-holds already is not trained again: a call that was cut off goes on. The test set is not used.
+holds already is not trained again: a call that was cut off goes on. Nor is what `binep train` has
+trained, with `data.validation=5000`, in the folders RUN. The test set is not used.
 """
 
 import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
-from binep import choices
+from binep import choices, runs
 
 
 @dataclass(frozen=True)
@@ -388,9 +390,20 @@ QUESTIONS = {
     ),
     "2fc-wa-schedule": Question(
         "Schedule of mnist-2fc-wa",
-        "mnist-2fc-wa-schedule",
-        schedules(12, tau(4), tau(8), tau(16)),
+        "mnist-2fc-wa",
+        tuple(f"schedule.tau.after=0; {each}" for each in schedules(12, tau(4), tau(8), tau(16))),
         epochs=12,
+        seeds=1,
+    ),
+    # The first 20 epochs are the same for all: trained once, the others branched off.
+    "2fc-wa-cooled": Question(
+        "How much the taus of mnist-2fc-wa should grow at last",
+        "mnist-2fc-wa",
+        tuple(
+            f"schedule.tau.after=20; schedule.tau.over=10; schedule.tau.final={final}"
+            for final in (1.0, 10.0, 100.0)
+        ),
+        epochs=30,
         seeds=1,
     ),
     "conv-w-a-sign": Question(
@@ -484,6 +497,7 @@ if __name__ == "__main__":
     parser.add_argument("--to", type=Path, default=Path("results/choices"))
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--seeds", type=int)
+    parser.add_argument("--run", type=Path, nargs="+", default=[])
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--engine", default="auto")
@@ -502,6 +516,7 @@ if __name__ == "__main__":
             choices.make_variants(question.recipe, question.variants, base=False),
             epochs=options.epochs or question.epochs,
             seeds=options.seeds or question.seeds,
+            trained=[runs.open_run(folder) for folder in options.run],
             to=options.to / f"{name}.json",
             device=options.device,
             engine=options.engine,

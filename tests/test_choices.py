@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from binep import choices
+from binep import choices, runs
 from binep import recipe as recipes
 from binep.choices import compare, held_out, make_variants, read_choice, render, standing
 from binep.data import load as load_dataset
@@ -95,6 +95,26 @@ def test_every_variant_is_trained_with_every_seed_and_the_lowest_named(tmp_path:
     assert kept["pi"][1] == pytest.approx(original["pi"][1], rel=1e-4)
     compare("Which beta?", variants(""), **{**options, "epochs": 3})
     assert len(said) == 7  # longer than what is there: trained anew
+
+
+def test_runs_are_taken_for_what_they_have_trained(tmp_path: Path, monkeypatch):
+    one, other = variants("", "learning.beta=1.0")
+    anew = compare("?", [replace(one, trials=[])], epochs=2, device="cpu").variants[0].trials[0]
+    longer = replace(one.recipe, training=replace(one.recipe.training, epochs=3))
+    run = runs.train(longer, out=tmp_path / "runs", device="cpu")
+    monkeypatch.setattr(choices, "_train", None)  # nothing may be trained
+    path = tmp_path / "beta.json"
+    compare("?", [one], trained=[run], to=path, epochs=2)
+    (kept,) = read_choice(path).variants[0].trials
+    assert kept.keys() == anew.keys()
+    assert kept["validation_error"] == pytest.approx(anew["validation_error"], rel=1e-4)
+    assert kept["commit"] == anew["commit"] and kept["engine"] == anew["engine"]
+    compare("?", [one], trained=[run], to=path, epochs=2)
+    assert len(read_choice(path).variants[0].trials) == 1  # the same seed
+    with pytest.raises(BinepError, match="has 3 epochs: allowed are at least 4"):
+        compare("?", [one], trained=[run], epochs=4)
+    with pytest.raises(BinepError, match="of none of the variants.*data.validation=287"):
+        compare("?", [other], trained=[run], epochs=2)
 
 
 def test_what_ships_is_recognised():

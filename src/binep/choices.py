@@ -26,10 +26,16 @@ from binep.files import make_folder
 from binep.recipe import Recipe
 from binep.report import changes, settings
 from binep.results import read_json, rounded, without_none, write_json
+from binep.runs import Run
 
 FORMAT = "binep choice 1"
 VALIDATION = 5000  # images, where the training set is large enough
 SIDE_BY_SIDE = 6  # trainings on a GPU
+# What a trial takes over of a run's record.
+WHERE = (
+    *("binep", "commit", "python", "torch", "numpy", "platform", "device", "device_name"),
+    *("threads", "engine", "precision"),
+)
 
 Say = Callable[[str], None]
 
@@ -102,6 +108,7 @@ def compare(
     *,
     epochs: int,
     seeds: int = 1,
+    trained: Sequence[Run] = (),
     to: Path | None = None,
     device: str = "auto",
     engine: str = "auto",
@@ -113,6 +120,8 @@ def compare(
 
     Args:
         seeds: how many: 0 to seeds - 1, all variants with one before the next.
+        trained: runs of variants, which are not trained again: of those that differ in their last
+            epochs only, the first can be trained once and branched off.
         to: a file that is written after each run; what it already holds is not trained again, and
             variants that were not asked for are kept.
     """
@@ -123,8 +132,12 @@ def compare(
         raise BinepError(f"two variants are the same: {'; '.join(labels)}")
     earlier = read_choice(to).variants if to is not None and to.is_file() else []
     asked = [_with_earlier(variant, earlier, epochs) for variant in variants]
+    for run in trained:
+        _take_over(run, asked, epochs)
     others = [old for old in earlier if not any(_alike(old, variant) for variant in asked)]
     choice = Choice(question, epochs, [*asked, *others])
+    if to is not None and trained:
+        write_choice(choice, to)
     missing = [
         (variant, seed)
         for seed in range(seeds)
@@ -156,8 +169,29 @@ def _with_earlier(variant: Variant, earlier: Sequence[Variant], epochs: int) -> 
     return replace(variant, trials=trials)
 
 
+def _take_over(run: Run, variants: Sequence[Variant], epochs: int) -> None:
+    """Make a run on disk a trial of its variant, or say why it is none."""
+    if len(run.metrics) < epochs:
+        raise BinepError(
+            f"{run.folder} has {len(run.metrics)} epochs: allowed are at least {epochs}"
+        )
+    found = Variant(run.folder.name, run.recipe, [])
+    trials = next((variant.trials for variant in variants if _alike(variant, found)), None)
+    if trials is None:
+        raise BinepError(
+            f"{run.folder} is of none of the variants: allowed are runs of them, trained with "
+            f"data.validation={variants[0].recipe.data.validation}"
+        )
+    seed = run.record["seed"]
+    if seed not in [trial["seed"] for trial in trials]:
+        where = {key: run.record.get(key) for key in WHERE}
+        trials.append(_trial(seed, run.metrics[:epochs], where))
+
+
 def _alike(one: Variant, other: Variant) -> bool:
-    return settings(one.recipe) == settings(other.recipe)
+    """Whether two train the same; for how many epochs is the choice's matter."""
+    first, second = settings(one.recipe), settings(other.recipe)
+    return all(second[key] == value for key, value in first.items() if key != "training.epochs")
 
 
 def _train_all(
@@ -197,15 +231,18 @@ def _train(
         if line is None:
             raise KeyboardInterrupt
         lines.append(line)
+    engine_used = {"engine": trainer.engine.name, "precision": trainer.engine.precision}
+    return _trial(seed, lines, runs.environment(place) | engine_used)
+
+
+def _trial(seed: int, lines: list[dict[str, Any]], where: dict[str, Any]) -> dict[str, Any]:
     return {
         "seed": seed,
         "validation_error": [line["test_error"]["average"] for line in lines],
         "train_error": [line["train_error"]["average"] for line in lines],
         "pi": [line["pi"] for line in lines],
         "seconds": [line["seconds"] + line["test_seconds"] for line in lines],
-        **runs.environment(place),
-        "engine": trainer.engine.name,
-        "precision": trainer.engine.precision,
+        **where,
     }
 
 

@@ -517,6 +517,12 @@ def choose(
     ],
     epochs: Annotated[int, typer.Option(help="Of each variant.")] = 5,
     seeds: Annotated[int, typer.Option(help="How many seeds of each variant.")] = 1,
+    trained: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--run", help="A run of one of them, not to be trained again; may be repeated."
+        ),
+    ] = None,
     to: Annotated[
         Path | None, typer.Option(help="A file to write, and to go on with if it exists.")
     ] = None,
@@ -529,7 +535,7 @@ def choose(
 
     Example: binep choose mnist-2fc-w --variant "optimizer.lr_bias=[0.2, 0.1, 0.05]" --epochs 10
     """
-    from binep import choices
+    from binep import choices, runs
     from binep.files import make_folder
 
     if to is not None:
@@ -539,6 +545,7 @@ def choose(
         choices.make_variants(recipe, variants),
         epochs=epochs,
         seeds=seeds,
+        trained=[runs.open_run(folder) for folder in trained or ()],
         to=to,
         device=device,
         engine=engine,

@@ -270,8 +270,7 @@ BEYOND = Study(
             ),
             (
                 "MNIST 2fc, wa",
-                "mnist-2fc-wa mnist-2fc-wa-centered "
-                "mnist-2fc-wa-awake-plain mnist-2fc-wa-awake",
+                "mnist-2fc-wa mnist-2fc-wa-centered mnist-2fc-wa-awake-plain mnist-2fc-wa-awake",
             ),
             ("MNIST conv, wa", "mnist-conv-wa mnist-conv-wa-schedule mnist-conv-wa-shifted"),
             (
