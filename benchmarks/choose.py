@@ -477,10 +477,10 @@ QUESTIONS = {
         "down at last or all the time, and its sign",
         "cifar10-conv-w-a-centered",
         (
-            cooled(5, 3),
+            f"{cooled(5, 3)}; optimizer.gamma={PRINTED}",
             f"{cooled(5, 3)}; optimizer.gamma={DOUBLED}",
             f"{cooled(1, 7)}; optimizer.gamma={DOUBLED}",
-            f"{cooled(5, 3)}; learning.sign=random",
+            f"{cooled(5, 3)}; optimizer.gamma={PRINTED}; learning.sign=random",
         ),
         epochs=8,
         seeds=1,
