@@ -180,6 +180,10 @@ def test_impossible_requests_are_refused_before_measuring(tmp_path):
         bench.bench(batches=0)
     with pytest.raises(BinepError, match="train=-1"):
         bench.sweep(train=-1)
+    big = tmp_path / "big.toml"
+    big.write_text('extends = "digits-1fc-w"\ntraining.batch_size = 2000\n')
+    with pytest.raises(BinepError, match="batch_size=2000: allowed are up to the 1437"):
+        bench.bench([str(big)], device="cpu", batches=1)
     said: list[str] = []
     with pytest.raises(BinepError, match="warp"):
         bench.bench(["digits-1fc-w"], engine="warp", device="cpu", say=said.append)

@@ -95,6 +95,10 @@ def test_every_variant_is_trained_with_every_seed_and_the_lowest_named(tmp_path:
     assert kept["pi"][1] == pytest.approx(original["pi"][1], rel=1e-4)
     compare("Which beta?", variants(""), **{**options, "epochs": 3})
     assert len(said) == 7  # longer than what is there: trained anew
+    longer, *others = read_choice(path).variants
+    assert [len(trial["validation_error"]) for trial in longer.trials] == [3, 2]
+    assert [len(v.trials) for v in others] == [2, 2]  # and nothing is lost
+    assert longer.error(3).n == 1 and longer.error(2).n == 2
 
 
 def test_runs_are_taken_for_what_they_have_trained(tmp_path: Path, monkeypatch):
@@ -161,8 +165,10 @@ def test_damaged_files_are_refused(change, message: str, tmp_path: Path):
 def test_mistakes_are_told():
     with pytest.raises(BinepError, match="epochs=0"):
         compare("?", variants(""), epochs=0)
-    with pytest.raises(BinepError, match="two variants are the same"):
-        compare("?", variants("", ""), epochs=1)
+    with pytest.raises(BinepError, match="two variants train the same: 'base' and 'learning.beta"):
+        compare("?", variants("", "learning.beta=0.3"), epochs=1)
+    with pytest.raises(BinepError, match="data.validation is the same for all"):
+        make_variants("digits-1fc-w", ["learning.beta=1; data.validation=100"])
 
 
 def test_the_projects_questions_can_all_be_asked():

@@ -24,11 +24,13 @@ QUICK = [
 ]
 
 
-def binep(*words: str, cwd: Path, **options) -> subprocess.CompletedProcess[str]:
+def binep(
+    *words: str, cwd: Path, columns: int = 200, **options
+) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "binep", *words]
     environment = {
         **os.environ,
-        "COLUMNS": "200",
+        "COLUMNS": str(columns),
         "XDG_CACHE_HOME": str(cwd / "cache"),
         "MPLCONFIGDIR": str(Path(tempfile.gettempdir()) / "binep-tests-matplotlib"),
         # Compiled once for all tests.
@@ -137,6 +139,13 @@ def test_several_seeds_and_json(tmp_path: Path):
     assert all(each["finished"] for each in found)
 
 
+def test_a_seed_that_is_there_is_noticed_before_any_is_trained(trained: Path, tmp_path: Path):
+    there = tmp_path / "runs" / "digits-1fc-w-seed1"
+    shutil.copytree(trained / "runs" / "digits-1fc-w-seed0", there)
+    assert_one_line(binep("train", *QUICK, "--seeds", "2", cwd=tmp_path), "seed1 already holds")
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == [there.name]
+
+
 def test_resume_of_a_finished_run_is_nothing_to_do(trained: Path):
     result = binep("train", *QUICK, "--resume", cwd=trained)
     assert result.returncode == 0 and "test error" in result.stdout
@@ -144,8 +153,8 @@ def test_resume_of_a_finished_run_is_nothing_to_do(trained: Path):
 
 
 def test_recipes_are_listed_and_printed(tmp_path: Path):
-    listed = binep("recipes", cwd=tmp_path).stdout
-    assert all(name in listed for name in recipes.names())
+    listed = binep("recipes", cwd=tmp_path, columns=80).stdout
+    assert all(re.search(rf"^\s*{name}\s", listed, re.MULTILINE) for name in recipes.names())
     printed = binep("recipes", "mnist-1fc-w", "--set", "learning.beta=0.5", cwd=tmp_path).stdout
     (tmp_path / "mine.toml").write_text(printed)
     assert recipes.load(tmp_path / "mine.toml").learning.beta == 0.5
@@ -210,6 +219,9 @@ def test_every_command_has_help_with_an_example(words: list[str], tmp_path: Path
         (["gradcheck", "--run", "runs", "--set", "learning.beta=1"], ["--run", "learning.beta=1"]),
         (["bench", "--out", "file/table.md"], ["cannot create", "file"]),
         (["hardware", "digits-1fc-wa", "--images", "0"], ["--images 0"]),
+        (["choose", "digits-1fc-w", "--variant", "learning.beta=1", "--to", "."], ["is a folder"]),
+        (["train", "x" * 300], ["unknown recipe"]),
+        (["train", "--set", f"learning.beta=1{'0' * 400}"], ["learning.beta=1000", "a number"]),
         (["trian"], ["trian"]),
         (["train", "--epoch", "3"], ["--epoch"]),
         (["train", "--epochs", "three"], ["--epochs"]),
@@ -236,6 +248,7 @@ def test_cuda_without_a_gpu_is_a_clear_error(tmp_path: Path):
 
 def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path):
     words = [sys.executable, "-u", "-m", "binep", "train", "--device", "cpu", "--epochs", "1000"]
+    words += ["--set", "optimizer.tau=[5e-7, 5e-7]"]
     process = subprocess.Popen(
         words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -246,7 +259,8 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path):
     rest, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
     assert "stopped and saved" in rest
-    assert "binep train --device cpu --epochs 1000 --resume" in rest
+    typed = "binep train --device cpu --epochs 1000 --set 'optimizer.tau=[5e-7, 5e-7]' --resume"
+    assert typed in rest
     record = json.loads((tmp_path / "runs/digits-1fc-w-seed0/record.json").read_text())
     assert record["status"] == "interrupted"
 

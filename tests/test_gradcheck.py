@@ -75,6 +75,12 @@ def test_distance_falls_with_beta_at_the_order_of_the_sign(ideal: GradCheck):
                 assert 0.7 * factor < ratio < 1.4 * factor, (sign, one)
 
 
+def test_a_beta_and_its_opposite_are_one_strength():
+    result = check(small("digits-1fc-w"), betas=[0.2, -0.2, 0.1])
+    assert result.betas == [0.2, 0.1]
+    assert all(len(found.cosine) == STEPS for found in result.agreements)
+
+
 @pytest.mark.parametrize(
     "overrides", [[], ["learning.nudge=constant"], ["network.cost=cross_entropy"]]
 )

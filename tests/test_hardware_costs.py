@@ -200,3 +200,29 @@ def test_a_sweep_measures_every_fault_and_draws_it(run: runs.Run, tmp_path: Path
     picture, numbers = sweep.write(found, tmp_path)
     assert picture.stat().st_size > 10_000
     assert len(json.loads(numbers.read_text())["points"]) == len(found.points)
+
+
+def test_a_sweep_leaves_out_what_a_network_cannot_have_and_keeps_what_it_has(
+    tmp_path: Path, monkeypatch
+):
+    small = ["network.dense=[20]", "learning.free_steps=6", "training.epochs=1"]
+    recipe = recipes.load("digits-1fc-w", small)
+    real = runs.train(recipe, out=tmp_path, device="cpu")
+    monkeypatch.setattr(sweep, "VALUES", {n: (t, v[:1]) for n, (t, v) in sweep.VALUES.items()})
+    kept: list[int] = []
+    found = sweep.sweep(real, images=50, device="cpu", keep=lambda so_far: kept.append(1))
+    assert [p.imperfection for p in found.points] == ["weight_errors", "stuck"]
+    assert len(kept) == 2  # after every point
+    broken = sweep.on_hardware(real, ["hardware.weight_errors=0.5"])
+    stuck = sweep.sweep(broken, images=50, device="cpu").points[1]
+    assert stuck.error > found.points[1].error + 20
+    floating = replace(recipe, network=replace(recipe.network, weights="real"))
+    with pytest.raises(BinepError, match="has real weights"):
+        sweep.sweep(replace(real, recipe=floating), images=50, device="cpu")
+
+
+def test_the_papers_factor_is_that_of_its_own_network():
+    assert costs.reference_of(recipes.load("mnist-conv-w"))[1] == 9
+    smaller = recipes.load("mnist-conv-w", ["network.conv=[8, 8]"])
+    reference, factor = costs.reference_of(smaller)
+    assert factor is None and reference.network.conv == [8, 8]

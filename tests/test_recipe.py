@@ -170,6 +170,14 @@ def test_the_seed_decides_the_network():
     assert not torch.equal(signs(1), signs(2))
 
 
+@pytest.mark.parametrize("name", ["", "../x", "my net/v2", ".hidden", "x" * 201, "two\nlines"])
+def test_a_name_that_no_folder_can_have_is_refused(name: str, tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(f'extends = "digits-1fc-w"\nname = {json.dumps(name)}\n')
+    with pytest.raises(BinepError, match="name=.*without slashes"):
+        recipes.load(path)
+
+
 def test_rates_follow_their_schedule():
     recipe = recipes.load(
         "digits-1fc-w",

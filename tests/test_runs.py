@@ -359,9 +359,36 @@ def test_a_folder_of_runs_needs_a_choice(straight, tmp_path):
 
 def test_damaged_records_are_named(straight, tmp_path):
     folder = copy_of(straight, tmp_path / "run")
-    (folder / "record.json").write_text("{")
-    with pytest.raises(BinepError, match=r"record\.json: not readable"):
-        runs.open_run(folder)
+    for text, reason in (("{", "not readable"), ("[]", "allowed is what binep train writes")):
+        (folder / "record.json").write_text(text)
+        with pytest.raises(BinepError, match=rf"record\.json: {reason}"):
+            runs.open_run(folder)
+
+
+def test_a_lost_line_of_metrics_is_told_and_not_trained_past(straight, tmp_path):
+    folder = copy_of(straight, tmp_path / straight.folder.name)
+    lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (folder / "metrics.jsonl").write_text("".join(lines[:1]) + lines[1][:50])
+    longer = small_recipe("digits-conv-wa", "training.epochs=3")
+    with pytest.raises(BinepError, match="holds 1 epochs, the checkpoint is after 2"):
+        runs.train(longer, seed=3, out=tmp_path, resume=True)
+
+
+def test_a_record_keeps_where_each_epoch_was_trained(straight, tmp_path):
+    folder = copy_of(straight, tmp_path / straight.folder.name)
+    elsewhere = {**straight.record, "torch": "1.0", "device_name": "another"}
+    text = json.dumps(elsewhere)
+    (folder / "record.json").write_text(text)
+    runs.train(small_recipe("digits-conv-wa"), seed=3, out=tmp_path, resume=True)
+    assert (folder / "record.json").read_text() == text  # no epoch was left
+
+    longer = small_recipe("digits-conv-wa", "training.epochs=3")
+    record = runs.train(longer, seed=3, out=tmp_path, resume=True).record
+    assert record["torch"] == torch.__version__ and record["starts"] == 2
+    (before,) = record["before"]
+    assert before["epochs"] == 2 and before["torch"] == "1.0"
+    assert before["device_name"] == "another" and before["engine"] == "packed"
+    assert "before" not in straight.record
 
 
 def test_damaged_metrics_are_named(straight, tmp_path):

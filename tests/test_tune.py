@@ -32,27 +32,31 @@ def tuned() -> Tuned:
     return tune.tune(misplaced(1, 30), epochs=2, device="cpu")
 
 
-def test_a_probe_extrapolates_its_busier_half_to_an_epoch():
+@pytest.mark.parametrize(("asked", "taken"), [(20, 20), (1000, 36)])
+def test_a_probe_extrapolates_its_busier_half_to_an_epoch(asked: int, taken: int):
+    """Also one of a whole epoch, whose last mini-batch is smaller than others."""
     recipe = held_out(misplaced(1, 1))
     data = recipe.hold_out(load("digits"))
     place = torch.device("cpu")
     bench = tune._Bench(recipe, data, 3, place, "auto", lambda trial: None, print)
-    pi = bench.probe(Rates.of(recipe), 20, -2.5)
+    pi = bench.probe(Rates.of(recipe), asked, -2.5)
 
     trainer, flips = runs.build_trainer(recipe, data, 3, place), []
 
     def keep_going() -> bool:
         trainer.collect()
         flips.append(trainer.progress.tally.flips)
-        return len(flips) < 20
+        return len(flips) < taken
 
     trainer.epoch(keep_going)
-    halves = flips[9], [b - a for a, b in zip(flips[9], flips[19], strict=True)]
+    half = taken // 2
+    first, both = flips[half - 1], flips[taken - 1]
+    halves = first, [b - a for a, b in zip(first, both, strict=True)]
     sizes = [64 * 128, 128 * 10]
     for n, size in enumerate(sizes):
-        busiest = max(half[n] for half in halves)
-        assert pi[n] == metrics.pi(round(busiest * trainer.batches / 10), size)
-        assert pi[n] > metrics.pi(flips[19][n], size)
+        busiest = max(flipped[n] for flipped in halves)
+        assert pi[n] == metrics.pi(round(busiest * trainer.batches / half), size)
+        assert pi[n] > metrics.pi(both[n], size)
     (trial,) = bench.trials
     assert trial.pi == pi and math.isnan(trial.validation_error)
 

@@ -303,6 +303,11 @@ def _dataset(recipe: Recipe, device: torch.device, data_dir: Folder | None) -> t
 def mini_batches(recipe: Recipe, dataset: Dataset, streams: Streams) -> MiniBatches:
     """Endless whole mini-batches of the training set, shuffled and augmented as in training."""
     size = recipe.training.batch_size
+    if size > len(dataset.train):
+        raise BinepError(
+            f"recipe {recipe.name}: training.batch_size={size}: allowed are up to the "
+            f"{len(dataset.train)} training images"
+        )
     while True:
         for chosen in shuffled(len(dataset.train), streams["shuffle"]).split(size):
             if len(chosen) == size:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import starmap
+from itertools import combinations, starmap
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -64,10 +64,18 @@ class Variant:
     recipe: Recipe
     trials: list[dict[str, Any]]
 
+    def of(self, epochs: int) -> list[dict[str, Any]]:
+        """The trials of at least so many epochs."""
+        return [trial for trial in self.trials if len(trial["validation_error"]) >= epochs]
+
+    def add(self, trial: dict[str, Any]) -> None:
+        """Keep a trial, in place of one of the same seed."""
+        others = [each for each in self.trials if each["seed"] != trial["seed"]]
+        self.trials[:] = sorted([*others, trial], key=lambda each: each["seed"])
+
     def error(self, epoch: int) -> Spread | None:
         """Validation error after an epoch, over the seeds that have come so far."""
-        errors = [trial["validation_error"] for trial in self.trials]
-        reached = [error[epoch - 1] for error in errors if len(error) >= epoch]
+        reached = [trial["validation_error"][epoch - 1] for trial in self.of(epoch)]
         return Spread.of(reached) if reached else None
 
 
@@ -98,6 +106,10 @@ def make_variants(recipe: str, changed: Sequence[str], *, base: bool = True) -> 
     variants = [Variant("as it is", held_out(recipes.load(recipe)), [])] if base else []
     for text in changed:
         overrides = [part.strip() for part in text.split(";") if part.strip()]
+        if any(part.startswith("data.validation") for part in overrides):
+            raise BinepError(
+                f"{text}: data.validation is the same for all variants, allowed are other keys"
+            )
         variants.append(Variant(text.strip(), held_out(recipes.load(recipe, overrides)), []))
     return variants
 
@@ -127,11 +139,11 @@ def compare(
     """
     if seeds < 1 or epochs < 1:
         raise BinepError(f"epochs={epochs}, seeds={seeds}: allowed is at least 1 of each")
-    labels = [variant.label for variant in variants]
-    if len(set(labels)) < len(labels):
-        raise BinepError(f"two variants are the same: {'; '.join(labels)}")
+    for one, other in combinations(variants, 2):
+        if _alike(one, other):
+            raise BinepError(f"two variants train the same: {one.label!r} and {other.label!r}")
     earlier = read_choice(to).variants if to is not None and to.is_file() else []
-    asked = [_with_earlier(variant, earlier, epochs) for variant in variants]
+    asked = [_with_earlier(variant, earlier) for variant in variants]
     for run in trained:
         _take_over(run, asked, epochs)
     others = [old for old in earlier if not any(_alike(old, variant) for variant in asked)]
@@ -142,12 +154,11 @@ def compare(
         (variant, seed)
         for seed in range(seeds)
         for variant in asked
-        if seed not in [trial["seed"] for trial in variant.trials]
+        if not any(trial["seed"] == seed for trial in variant.of(epochs))
     ]
     options = (epochs, device, engine, data_dir, offline, say)
     for variant, trial in _train_all(missing, select_device(device).type == "cuda", options):
-        variant.trials.append(trial)
-        variant.trials.sort(key=lambda each: each["seed"])
+        variant.add(trial)
         say(
             f"{variant.label}, seed {trial['seed']}: {trial['validation_error'][-1]:.2f} % after "
             f"{epochs} epochs, {duration(sum(trial['seconds']))}"
@@ -157,16 +168,14 @@ def compare(
     return choice
 
 
-def _with_earlier(variant: Variant, earlier: Sequence[Variant], epochs: int) -> Variant:
-    """The variant with what an earlier call has already trained of it."""
-    trials = [
-        trial
-        for old in earlier
-        if _alike(old, variant)
-        for trial in old.trials
-        if len(trial["validation_error"]) >= epochs
-    ]
-    return replace(variant, trials=trials)
+def _with_earlier(variant: Variant, earlier: Sequence[Variant]) -> Variant:
+    """The variant with what earlier calls have already trained of it."""
+    found = replace(variant, trials=list(variant.trials))
+    for old in earlier:
+        if _alike(old, variant):
+            for trial in old.trials:
+                found.add(trial)
+    return found
 
 
 def _take_over(run: Run, variants: Sequence[Variant], epochs: int) -> None:
@@ -176,16 +185,14 @@ def _take_over(run: Run, variants: Sequence[Variant], epochs: int) -> None:
             f"{run.folder} has {len(run.metrics)} epochs: allowed are at least {epochs}"
         )
     found = Variant(run.folder.name, run.recipe, [])
-    trials = next((variant.trials for variant in variants if _alike(variant, found)), None)
-    if trials is None:
+    variant = next((each for each in variants if _alike(each, found)), None)
+    if variant is None:
         raise BinepError(
             f"{run.folder} is of none of the variants: allowed are runs of them, trained with "
             f"data.validation={variants[0].recipe.data.validation}"
         )
-    seed = run.record["seed"]
-    if seed not in [trial["seed"] for trial in trials]:
-        where = {key: run.record.get(key) for key in WHERE}
-        trials.append(_trial(seed, run.metrics[:epochs], where))
+    where = {key: run.record.get(key) for key in WHERE}
+    variant.add(_trial(run.record["seed"], run.metrics[:epochs], where))
 
 
 def _alike(one: Variant, other: Variant) -> bool:
@@ -256,7 +263,7 @@ def table(choice: Choice) -> tuple[list[str], list[list[str]]]:
     rows = []
     for variant in choice.variants:
         errors = [variant.error(n) for n in shown]
-        times = [sum(trial["seconds"][: choice.epochs]) for trial in variant.trials]
+        times = [sum(trial["seconds"][: choice.epochs]) for trial in variant.of(choice.epochs)]
         rows.append(
             [
                 variant.label,

@@ -1,6 +1,7 @@
 """The command line: thin, one function a command. Everything it does is a function elsewhere."""
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -166,6 +167,8 @@ def train(
         "branch": branch,
         "checkpoint_seconds": checkpoint_every,
     }
+    for number in numbers:
+        runs.check_earlier(chosen, number, out, resume)
     if beside:
         watchers = [watch(number) for number in numbers]
         found = iter(runs.train_side_by_side(chosen, numbers, watchers=watchers, **options))
@@ -190,11 +193,11 @@ def _tell_outcome(run: Any, words: list[str]) -> None:
         print(
             f"{run.folder}: test error {test['average']:.2f} % (single neuron "
             f"{test['single']:.2f} %) after {epochs} epoch{'s' * (epochs > 1)}\n"
-            f"see it: binep report {run.folder}"
+            f"see it: binep report {shlex.quote(str(run.folder))}"
         )
     else:
         again = words if "--resume" in words else [*words, "--resume"]
-        print(f"{run.folder}: stopped and saved\ngo on with: binep {' '.join(again)}")
+        print(f"{run.folder}: stopped and saved\ngo on with: binep {shlex.join(again)}")
 
 
 @app.command()
@@ -225,7 +228,10 @@ def recipes(
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("recipe", "what it trains", "epochs", "paper's test error", box=None)
+    table = Table(box=None)
+    table.add_column("recipe", no_wrap=True, min_width=max(len(each.name) for each in found))
+    for title in ("what it trains", "epochs", "paper's test error"):
+        table.add_column(title)
     for each in found:
         paper = "" if each.paper.test is None else f"{each.paper.test:g} %"
         table.add_row(each.name, each.summary, str(each.training.epochs), paper)
@@ -458,12 +464,12 @@ def bench(
     """
     from binep import bench as benches
     from binep.figures import text_table
-    from binep.files import make_folder
+    from binep.files import check_file
 
     files = out or []
     benches.check_out(files, sweep)
     for path in files:
-        make_folder(path.parent)
+        check_file(path)
     common: dict[str, Any] = {
         "device": device,
         "engine": engine,
@@ -536,10 +542,10 @@ def choose(
     Example: binep choose mnist-2fc-w --variant "optimizer.lr_bias=[0.2, 0.1, 0.05]" --epochs 10
     """
     from binep import choices, runs
-    from binep.files import make_folder
+    from binep.files import check_file
 
     if to is not None:
-        make_folder(to.parent)
+        check_file(to)
     choice = choices.compare(
         f"Variants of {recipe}",
         choices.make_variants(recipe, variants),
@@ -577,10 +583,10 @@ def tune(
     """
     from binep import recipe as recipes
     from binep import tune as tuning
-    from binep.files import make_folder
+    from binep.files import check_file
 
     if to is not None:
-        make_folder(to.parent)
+        check_file(to)
     found = tuning.tune(
         recipes.load(recipe, overrides or []),
         batches=batches,
@@ -682,6 +688,7 @@ def hardware(
             data_dir=data_dir,
             offline=offline,
             say=_say,
+            keep=lambda found: sweeping.write_numbers(found, sweep),
         )
         for path in sweeping.write(found, sweep):
             print(path)

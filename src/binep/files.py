@@ -83,6 +83,13 @@ def make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
 
 
+def check_file(path: Path) -> None:
+    """See, before the work begins, that a file can be written here; its folder is made."""
+    make_folder(path.parent)
+    if path.is_dir():
+        raise BinepError(f"cannot write {path}: {_REFUSALS[errno.EISDIR]}")
+
+
 @contextmanager
 def claimed(folder: Path) -> Iterator[None]:
     """Keep other processes that claim this folder out of it; a claim ends with its process."""

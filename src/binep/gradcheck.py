@@ -150,7 +150,8 @@ def gradcheck(
     """
     choose(dtype, DTYPES, "dtype")
     steps = recipe.learning.nudged_steps if steps is None else steps
-    strengths = [abs(beta) for beta in betas or [recipe.learning.beta]]
+    # Both signs of each are compared.
+    strengths = list(dict.fromkeys(abs(beta) for beta in betas or [recipe.learning.beta]))
     _check(recipe, batch, steps, strengths)
     place = select_device(device)
     streams = random_streams(seed, place)

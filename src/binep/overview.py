@@ -11,7 +11,7 @@ from typing import Any
 from binep import choices, figures
 from binep import recipe as recipes
 from binep.errors import BinepError
-from binep.figures import Spread
+from binep.figures import DASH, Spread
 from binep.files import make_folder, write_whole
 from binep.reproduce import (
     AGREES,
@@ -228,7 +228,7 @@ def _variants(results: Results) -> list[str]:
             continue
         found = gather(mine, mine[0].recipe.training.epochs)
         recipe, *changed = name.split("+")
-        errors = (str(found.error(split)) for split in ("test", "train"))
+        errors = (str(found.error(split) or DASH) for split in ("test", "train"))
         rows.append([recipe, ", ".join(changed), *errors, str(len(found.counted)), found.epochs])
     if not rows:
         return []

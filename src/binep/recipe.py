@@ -8,6 +8,8 @@ the value, and what is allowed.
 
 import json
 import math
+import re
+import sys
 import tomllib
 import types
 from collections.abc import Mapping, Sequence
@@ -102,6 +104,9 @@ class OptimizerKeys:
     momentum_noise: float = _key(0.0, low=0)  # standard deviation, in units of gamma
 
 
+LONGEST_NAME = 200
+# Runs are kept in folders of that name.
+NAMES = re.compile(rf"(?!\.)[^/\\\x00-\x1f]{{1,{LONGEST_NAME}}}")
 SHAPES = ("exponential", "linear", "cosine")
 
 
@@ -335,6 +340,11 @@ def load(name: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 def from_table(table: Mapping[str, Any]) -> Recipe:
     """Check a parsed TOML document and build the recipe; lists come out one value a coupling."""
     recipe = _build(Recipe, dict(table), "")
+    if not NAMES.fullmatch(recipe.name):
+        raise BinepError(
+            f"name={_show(recipe.name)}: allowed is what a folder can be called, 1 to "
+            f"{LONGEST_NAME} letters without slashes, of which the first is no point"
+        )
     return _resolve(recipe)
 
 
@@ -343,7 +353,7 @@ def _read_table(name: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
     if name in seen:
         raise BinepError(f"recipe {name!r} extends itself: {' -> '.join((*seen, name))}")
     path = Path(name)
-    if path.suffix == ".toml" or path.is_file():
+    if path.suffix == ".toml" or (len(name) <= LONGEST_NAME and path.is_file()):
         text, fallback = _read_text(path), path.stem
     else:
         choose(name, names(), "recipe")
@@ -469,7 +479,7 @@ def _limit(value: Any, hint: Any, spec: Field, path: str, whole: Any) -> None:
     if isinstance(value, str | bool):
         return
     fits = (
-        math.isfinite(value)
+        abs(value) <= sys.float_info.max
         and value >= limits.get("low", -math.inf)
         and value > limits.get("above", -math.inf)
         and value <= limits.get("high", math.inf)

@@ -147,9 +147,12 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_text("utf-8"))
+        found = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise BinepError(f"{path}: not readable as JSON ({error})") from None
+    if not isinstance(found, dict):
+        raise BinepError(f"{path}: allowed is what binep train writes, an object")
+    return found
 
 
 # --- making one ---------------------------------------------------------------------------------
@@ -179,7 +182,7 @@ def train(
     """
     watcher = watcher or Watcher()
     folder = Path(out) / run_name(recipe, seed)
-    _check_earlier(folder, recipe, seed, resume)
+    check_earlier(recipe, seed, out, resume)
     trunk = None if branch is None or _is_run(folder) else open_run(branch).folder
     if trunk is not None:
         _check_part_of(recipe, seed, trunk)
@@ -191,7 +194,7 @@ def train(
     make_folder(folder)
     with claimed(folder), _fitting_threads(trainer):
         # Once more: another process may have trained here while this one read the data.
-        _check_earlier(folder, recipe, seed, resume)
+        check_earlier(recipe, seed, out, resume)
         remove_leftovers(folder)
         if trunk is not None:
             with claimed(trunk):
@@ -202,7 +205,7 @@ def train(
         if found is not None:
             checkpoints.restore(trainer, *found)
         history = _rewind_metrics(folder, trainer.progress.epoch)
-        record = _begin_record(folder, recipe, seed, place, trainer.engine)
+        record = _begin_record(folder, recipe, seed, place, trainer)
         _train(folder, trainer, recipe, record, history, checkpoint_seconds, watcher, stop)
     return open_run(folder)
 
@@ -296,8 +299,9 @@ def _fitting_threads(trainer: Trainer) -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _check_earlier(folder: Path, recipe: Recipe, seed: int, resume: bool) -> None:
+def check_earlier(recipe: Recipe, seed: int, out: str | Path, resume: bool) -> None:
     """See that what is in the run's folder, if anything, is an earlier part of the same run."""
+    folder = Path(out) / run_name(recipe, seed)
     if not _is_run(folder):
         return
     if not resume:
@@ -360,6 +364,11 @@ def _rewind_metrics(folder: Path, epochs: int) -> list[dict[str, Any]]:
     """Drop the lines of epochs that the checkpoint has not seen: they will be trained again."""
     path = folder / "metrics.jsonl"
     history = read_metrics(folder)[:epochs]
+    if len(history) < epochs:
+        raise BinepError(
+            f"{path} holds {len(history)} epochs, the checkpoint is after {epochs}: bring the file "
+            "back, or train anew in another --out"
+        )
     text = "".join(json.dumps(line) + "\n" for line in history)
     if not path.exists() or path.read_bytes() != text.encode():
         write_whole(path, text)
@@ -410,8 +419,9 @@ def _train(
                 checkpoints.save(folder, trainer)
                 saved = time.monotonic()
                 update_record("running")
-            finished = trainer.progress.epoch >= epochs
-            update_record("finished" if finished else "interrupted")
+            status = "finished" if trainer.progress.epoch >= epochs else "interrupted"
+            if status != record["status"]:
+                update_record(status)
         finally:
             watcher.end()
 
@@ -444,23 +454,34 @@ def _interruptible(stop: threading.Event | None = None) -> Iterator[threading.Ev
 
 
 def _begin_record(
-    folder: Path, recipe: Recipe, seed: int, device: torch.device, engine: Engine
+    folder: Path, recipe: Recipe, seed: int, device: torch.device, trainer: Trainer
 ) -> dict[str, Any]:
-    """What makes a result believable: kept from the first start, times added up."""
+    """What makes a result believable: when it was begun, and where its epochs were trained.
+
+    Times are added up. `before` lists where earlier epochs were trained, if elsewhere or with other
+    versions; a run that has no epoch left stays as it is.
+    """
     path = folder / "record.json"
     earlier = _read_json(path) if path.exists() else {}
+    epochs = trainer.progress.epoch
+    if epochs >= recipe.training.epochs and earlier:
+        return earlier
+    engine = trainer.engine
+    here = {**environment(device), "engine": engine.name, "precision": engine.precision}
+    there = {key: earlier[key] for key in here if key in earlier}
+    moved = bool(there) and there != here
+    before = [*earlier.get("before", []), *([{"epochs": epochs, **there}] if moved else [])]
     now = datetime.now(UTC).isoformat(timespec="seconds")
     record = {
         "recipe": recipe.name,
         "seed": seed,
-        **environment(device),
-        "engine": engine.name,
-        "precision": engine.precision,
+        **here,
         "started": earlier.get("started", now),
         "updated": now,
         "seconds": earlier.get("seconds", 0.0),
         "starts": earlier.get("starts", 0) + 1,
         "status": "running",
+        **({"before": before} if before else {}),
     }
     if "branched_from" in earlier:
         record["branched_from"] = earlier["branched_from"]

@@ -201,7 +201,7 @@ class _Bench:
 
         def keep_going() -> bool:
             # An engine may take several mini-batches at once.
-            done = trainer.progress.position / trainer.batch_size
+            done = math.ceil(trainer.progress.position / trainer.batch_size)
             if done >= batches / 2 * (len(parts) + 1) or done >= batches:
                 trainer.collect()
                 parts.append(trainer.progress.tally)

@@ -96,7 +96,9 @@ def reference_of(recipe: Recipe) -> tuple[Recipe, float | None]:
 
     The paper's own for its networks, the same network with real weights for any other.
     """
-    reference, factor = PAPER.get(recipe.name.removesuffix("-a"), (None, None))
+    papers = recipe.name in recipes.names() and recipe.network == recipes.load(recipe.name).network
+    name = recipe.name.removesuffix("-a") if papers else ""
+    reference, factor = PAPER.get(name, (None, None))
     return (recipes.load(reference) if reference else with_real_weights(recipe)), factor
 
 

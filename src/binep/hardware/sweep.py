@@ -14,6 +14,7 @@ from binep.engines.select import select_device
 from binep.errors import BinepError
 from binep.figures import BLUE, ORANGE, new_figure, save, styled
 from binep.files import make_folder, write_whole
+from binep.recipe import Recipe
 from binep.runs import Run, build_trainer
 from binep.training import evaluate
 
@@ -26,6 +27,8 @@ VALUES: dict[str, tuple[str, list[Any]]] = {
     "momentum_bits": ("bits of a momentum", [2, 3, 4, 6, 8, 12]),
     "momentum_leak": ("momentum lost a mini-batch", [0.0, 1e-4, 1e-3, 1e-2, 0.1, 0.3]),
 }
+# Errors of bits: what has none of a kind cannot have them.
+OF_ACTIVATIONS = ("activation_errors", "threshold_spread")
 # These do nothing to a network that is not being trained.
 ONLY_IN_TRAINING = ("momentum_bits", "momentum_leak")
 
@@ -82,12 +85,16 @@ def sweep(
     data_dir: Folder | None = None,
     offline: bool = False,
     say: Callable[[str], None] = lambda text: None,
+    keep: Callable[[Sweep], Any] = lambda found: None,
 ) -> Sweep:
-    """Measure a run at every value of every imperfection.
+    """Measure a run at every value of every imperfection that its network can have.
+
+    Others that its recipe has already stay as they are.
 
     Args:
         epochs: also train the recipe anew at every value, for so many epochs; 0: not.
         images: how many test images; all by default.
+        keep: is given what has been found so far, after every point.
     """
     if epochs < 0:
         raise BinepError(f"epochs={epochs}: allowed is at least 0")
@@ -96,22 +103,35 @@ def sweep(
     if images is not None:
         test = Split(test.images[:images], test.labels[:images])
     dataset = replace(dataset, test=test)
-    points: list[Point] = []
+    found = Sweep(run.folder.name, len(test), len(run.metrics), epochs, [])
 
     def add(point: Point) -> None:
-        points.append(point)
+        found.points.append(point)
+        keep(found)
         how = f"trained with it for {epochs} epochs" if point.trained else "put on it"
         say(f"{point.imperfection}={point.value:g}, {how}: {point.error:.2f} %")
 
-    for name, (_, values) in VALUES.items():
-        for value in values:
-            worse = on_hardware(run, [f"hardware.{name}={value}"])
+    for name in imperfections_of(run.recipe):
+        for value in VALUES[name][1]:
+            keys = replace(run.recipe.hardware, **{name: value})
+            worse = replace(run, recipe=replace(run.recipe, hardware=keys))
             if name not in ONLY_IN_TRAINING:
                 tally = evaluate(worse.engine(device), dataset, test)
                 add(Point(name, value, False, tally.error("average")))
             if epochs:
                 add(Point(name, value, True, _train(worse, dataset, epochs, device)))
-    return Sweep(run.folder.name, len(test), len(run.metrics), epochs, points)
+    return found
+
+
+def imperfections_of(recipe: Recipe) -> list[str]:
+    """Which of `VALUES` a recipe's network can have: those of bits that it has."""
+    if recipe.network.weights == "real":
+        raise BinepError(
+            f"recipe {recipe.name} has real weights: imperfections are those of bits, allowed are "
+            "recipes with network.weights='binary'"
+        )
+    bits = recipe.network.activations == "binary"
+    return [name for name in VALUES if bits or name not in OF_ACTIVATIONS]
 
 
 def _train(run: Run, dataset: Dataset, epochs: int, device: str) -> float:
@@ -166,8 +186,14 @@ def figure(found: Sweep) -> Figure:
 
 def write(found: Sweep, folder: Path) -> list[Path]:
     """Write the figure and its numbers."""
-    make_folder(folder)
-    picture, numbers = (folder / f"hardware-{found.run}{end}" for end in (".png", ".json"))
+    numbers = write_numbers(found, folder)
+    picture = numbers.with_suffix(".png")
     save(figure(found), picture)
-    write_whole(numbers, found.to_json())
     return [picture, numbers]
+
+
+def write_numbers(found: Sweep, folder: Path) -> Path:
+    make_folder(folder)
+    path = folder / f"hardware-{found.run}.json"
+    write_whole(path, found.to_json())
+    return path

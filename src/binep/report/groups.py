@@ -22,8 +22,6 @@ def open_runs(folders: Iterable[Path]) -> list[Run]:
 
 def _open(path: Path) -> Run:
     run = runs.open_run(path)
-    if not isinstance(run.record, dict):
-        raise BinepError(f"{path / 'record.json'}: allowed is what binep train writes, an object")
     check_metrics(run.metrics, path / "metrics.jsonl")
     return run
 
