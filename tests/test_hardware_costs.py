@@ -98,8 +98,8 @@ def test_operations_of_a_convolution_by_hand():
     """1-4 channels, 5x5 kernels, padded: 64 positions of 8x8, used at every one."""
     recipe = recipes.load("digits-conv-wa", ["network.conv=[4]", "network.per_class=2"])
     network = recipe.build_network()
-    assert costs.uses(network.couplings[0], (1, 8, 8)) == 4 * 25 * 64
-    assert costs.uses(network.couplings[1], (4, 4, 4)) == 64 * 20
+    assert network.couplings[0].products((1, 8, 8)) == 4 * 25 * 64
+    assert network.couplings[1].products((4, 4, 4)) == 64 * 20
 
 
 def test_real_activations_add_and_real_weights_multiply():

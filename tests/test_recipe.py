@@ -1,5 +1,6 @@
 """Recipes: what ships is what spec says, and every mistake is one line that names its key."""
 
+import json
 import random
 import re
 import tomllib

@@ -27,7 +27,6 @@ from torch import Tensor
 
 from binep import figures, runs
 from binep import recipe as recipes
-from binep.couplings import ConvPool, Coupling, Shape
 from binep.data import DATASETS, Dataset, Folder, Split, shuffled
 from binep.data import load as load_dataset
 from binep.engines.activity import Activity
@@ -377,20 +376,11 @@ def products_a_sample(
     layer below is the same in both phases. Where bits are multiplied, a pixel is `planes` of them.
     """
     sizes = [
-        _products(coupling, shape)
+        coupling.products(shape)
         for coupling, shape in zip(network.couplings, network.shapes[:-1], strict=True)
     ]
     inside = sum(sizes[1 : len(network.relaxing)])
     return 2 * planes * sizes[0] + 2 * inside * (free_steps + nudged_steps) + 2 * inside
-
-
-def _products(coupling: Coupling, below: Shape) -> int:
-    """Multiplications of one coupling for one sample: one for each weight and place."""
-    weights = coupling.synapses.kernel.numel()
-    if not isinstance(coupling, ConvPool):
-        return weights
-    places = [side + 2 * coupling.padding - coupling.kernel + 1 for side in below[1:]]
-    return weights * math.prod(places)
 
 
 def measure_peak(device: torch.device) -> dict[str, float]:
@@ -469,20 +459,6 @@ def _cells(row: Row) -> list[str]:
         number(row.coincidences),
         number(row.ns_per_event, ".1f"),
     ]
-
-
-def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown.
-
-    >>> print(markdown(["a", "b"], [["1", "2"]]), end="")
-    | a | b |
-    |---|---|
-    | 1 | 2 |
-    """
-    lines = [header, ["---"] * len(header), *rows]
-    marks = ["| " + " | ".join(cells) + " |" for cells in lines]
-    marks[1] = marks[1].replace(" ", "")
-    return "\n".join(marks) + "\n"
 
 
 def _significant(value: float) -> str:
@@ -683,4 +659,4 @@ def write(found: Result | Sweep, path: Path) -> None:
     elif path.suffix == ".json":
         write_whole(path, found.to_json() + "\n")
     else:
-        write_whole(path, f"{found.notes}\n\n{markdown(*found.table)}")
+        write_whole(path, f"{found.notes}\n\n{figures.markdown_table(*found.table)}\n")

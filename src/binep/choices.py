@@ -233,11 +233,12 @@ def _train(
     dataset = load_dataset(recipe.data.name, data_dir=data_dir, offline=offline).to(place)
     trainer = runs.build_trainer(recipe, recipe.hold_out(dataset), seed, place, engine, say)
     lines = []
-    for _ in range(epochs):
-        line = trainer.epoch(lambda: stop is None or not stop.is_set())
-        if line is None:
-            raise KeyboardInterrupt
-        lines.append(line)
+    with runs.fitting_threads(trainer):
+        for _ in range(epochs):
+            line = trainer.epoch(lambda: stop is None or not stop.is_set())
+            if line is None:
+                raise KeyboardInterrupt
+            lines.append(line)
     engine_used = {"engine": trainer.engine.name, "precision": trainer.engine.precision}
     return _trial(seed, lines, runs.environment(place) | engine_used)
 

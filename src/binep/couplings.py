@@ -113,6 +113,10 @@ class Coupling(nn.Module, ABC):
         For pixels the sums are over 0..255: divide by `levels(below)`.
         """
 
+    def products(self, below_shape: Shape) -> int:
+        """Multiplications of one sum over all synapses, for a sample: one a weight and place."""
+        return self.synapses.kernel.numel()
+
     def correlate_bias(self, above: Tensor) -> Tensor:
         """`d<up(below), above>/db`: `above` summed over batch and positions, (out,)."""
         return self._numbers(above).transpose(0, 1).flatten(1).sum(1)
@@ -256,6 +260,10 @@ class ConvPool(Coupling):
 
     def _map_side(self, side: int) -> int:
         return side + 2 * self.padding - self.kernel + 1
+
+    def products(self, below_shape: Shape) -> int:
+        height, width = (self._map_side(side) for side in below_shape[1:])
+        return super().products(below_shape) * height * width
 
     def above_shape(self, below_shape: Shape) -> Shape:
         name = f"ConvPool({self.extra_repr()})"

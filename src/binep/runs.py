@@ -192,7 +192,7 @@ def train(
         recipe, recipe.hold_out(dataset.to(place)), seed, place, engine, watcher.say
     )
     make_folder(folder)
-    with claimed(folder), _fitting_threads(trainer):
+    with claimed(folder), fitting_threads(trainer):
         # Once more: another process may have trained here while this one read the data.
         check_earlier(recipe, seed, out, resume)
         remove_leftovers(folder)
@@ -278,7 +278,7 @@ def build_trainer(
 
 
 @contextmanager
-def _fitting_threads(trainer: Trainer) -> Iterator[None]:
+def fitting_threads(trainer: Trainer) -> Iterator[None]:
     """One thread for a network so small that a second is woken up in vain; else torch's own choice.
 
     Whoever sets OMP_NUM_THREADS has chosen already. An engine with own threads gets them all.

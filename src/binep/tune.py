@@ -208,7 +208,8 @@ class _Bench:
                 trainer.progress.tally = Tally()
             return done < batches
 
-        trainer.epoch(keep_going)
+        with runs.fitting_threads(trainer):
+            trainer.epoch(keep_going)
         pis = [_pi(trainer, part.flips, trainer.batches / part.batches) for part in parts]
         pi = [max(each) for each in zip(*pis, strict=True)]
         error = parts[-1].error("average")
@@ -254,12 +255,14 @@ class _Bench:
             if trial.what == _training(epochs) and Rates(trial.gamma, trial.tau) == rates:
                 return trial
         trainer = self._trainer(rates)
-        for _ in range(1, epochs):
-            trainer.epoch()
+        with runs.fitting_threads(trainer):
+            for _ in range(1, epochs):
+                trainer.epoch()
         return self._train_epoch(rates, trainer, epochs)
 
     def _train_epoch(self, rates: Rates, trainer: Trainer, epoch: int) -> Trial:
-        line = trainer.epoch()
+        with runs.fitting_threads(trainer):
+            line = trainer.epoch()
         assert line is not None
         errors = line["train_error"]["average"], line["test_error"]["average"]
         return self._tell(Trial(_training(epoch), rates.gamma, rates.tau, line["pi"], *errors))

@@ -83,24 +83,20 @@ def export(
 
 def learning_rule(recipe: Recipe, epochs_done: int = 0) -> Rule:
     """What a recipe says about learning, with the rates due after so many epochs."""
-    keys, rates = recipe.learning, recipe.optimizer
+    keys, rates = recipe.learning, recipe.rates(epochs_done)
     if keys.method != "ep":
         raise BinepError(f"learning in C by {keys.method!r}: allowed is learning.method='ep'")
-    if rates.gamma is None or rates.tau is None or rates.lr_bias is None:
+    if not {"gamma", "tau", "lr_bias"} <= rates.keys():
         raise BinepError("learning in C needs optimizer.gamma, tau and lr_bias")
-
-    def due(name: str) -> tuple[float, ...]:
-        factor = getattr(recipe.schedule, name).at_epoch(epochs_done)
-        return tuple(value * factor for value in getattr(rates, name))
 
     return Rule(
         nudged_steps=keys.nudged_steps,
         beta=keys.beta,
         sign=keys.sign,
         nudge=keys.nudge,
-        gamma=due("gamma"),
-        tau=due("tau"),
-        lr_bias=due("lr_bias"),
+        gamma=tuple(rates["gamma"]),
+        tau=tuple(rates["tau"]),
+        lr_bias=tuple(rates["lr_bias"]),
         batch_size=recipe.training.batch_size,
     )
 

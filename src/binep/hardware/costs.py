@@ -19,7 +19,7 @@ from rich.table import Table
 from torch import Tensor
 
 from binep import recipe as recipes
-from binep.couplings import ConvPool, Coupling, Shape
+from binep.couplings import Coupling
 from binep.errors import BinepError, choose
 from binep.network import Network
 from binep.recipe import Recipe
@@ -139,14 +139,6 @@ class Operations:
 KINDS = [field.name for field in fields(Operations)]
 
 
-def uses(coupling: Coupling, below_shape: Shape) -> int:
-    """How often synapses are used by one sum over all of them: once each, or at every position."""
-    if not isinstance(coupling, ConvPool):
-        return coupling.weight.numel()
-    grow = 2 * coupling.padding - coupling.kernel + 1
-    return coupling.weight.numel() * (below_shape[1] + grow) * (below_shape[2] + grow)
-
-
 def sum_operations(network: Network, coupling: Coupling, used: float, on: int) -> Operations:
     """The sums through a coupling in one direction: `used` synapses, on so many neurons."""
     if not coupling.binary:
@@ -171,7 +163,7 @@ def step_operations(network: Network, changed: list[float] | None = None) -> Ope
         # bias + up + down, and the step of the state.
         total += Operations(**{"adds" if network.neuron.binary else "float_adds": 4 * above})
         up, down = (1.0, 1.0) if changed is None or n == 0 else (changed[n - 1], changed[n])
-        used = uses(coupling, shapes[n])
+        used = coupling.products(shapes[n])
         if n > 0 and up:
             total += sum_operations(network, coupling, up * used, above)
         if n > 0 and down:
@@ -182,7 +174,7 @@ def step_operations(network: Network, changed: list[float] | None = None) -> Ope
 def input_operations(network: Network) -> Operations:
     """Operations of the drive of an image, once: sums of 8-bit pixels, or of real numbers."""
     first, outputs = network.couplings[0], math.prod(network.shapes[1])
-    used = uses(first, network.input_shape)
+    used = first.products(network.input_shape)
     if first.binary:
         return Operations(adds=used, multiplies=outputs, memory_bits=used)
     return Operations(float_multiplies=used, float_adds=used, memory_bits=REAL_BITS * used)
@@ -192,7 +184,7 @@ def learning_operations(recipe: Recipe, network: Network) -> Operations:
     """Operations of the gradient and the optimizer, for one training sample."""
     total, momentum = Operations(), recipe.hardware.momentum_bits or REAL_BITS
     for n, coupling in enumerate(network.couplings):
-        used, synapses = uses(coupling, network.shapes[n]), coupling.weight.numel()
+        used, synapses = coupling.products(network.shapes[n]), coupling.weight.numel()
         if network.neuron.binary:
             # From pixels the difference of two bits chooses +x, 0 or -x: an addition as well.
             total += Operations(ands=2 * used, adds=used)

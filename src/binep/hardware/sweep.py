@@ -15,7 +15,7 @@ from binep.errors import BinepError
 from binep.figures import BLUE, ORANGE, new_figure, save, styled
 from binep.files import make_folder, write_whole
 from binep.recipe import Recipe
-from binep.runs import Run, build_trainer
+from binep.runs import Run, build_trainer, fitting_threads
 from binep.training import evaluate
 
 # What is tried of each imperfection, and how its axis is labelled.
@@ -138,8 +138,9 @@ def _train(run: Run, dataset: Dataset, epochs: int, device: str) -> float:
     seed = int(run.record.get("seed", 0))
     trainer = build_trainer(run.recipe, dataset, seed, select_device(device))
     line = None
-    for _ in range(epochs):
-        line = trainer.epoch()
+    with fitting_threads(trainer):
+        for _ in range(epochs):
+            line = trainer.epoch()
     return line["test_error"]["average"] if line is not None else float("nan")
 
 

@@ -1,6 +1,5 @@
 """What a trained network does with test images: misreads, relaxes, comes to rest."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -125,8 +124,8 @@ def _read_images(
 def reading_cost(network: Network, recipe: Recipe) -> float:
     """Multiply-adds of one image's free phase; the input's drive is computed once."""
     costs = [
-        coupling.weight.numel() * math.prod(shape[1:]) * coupling.pool**2
-        for coupling, shape in zip(network.couplings, network.shapes[1:], strict=True)
+        coupling.products(shape)
+        for coupling, shape in zip(network.couplings, network.shapes[:-1], strict=True)
     ]
     return costs[0] + 2.0 * recipe.learning.free_steps * sum(costs[1:])
 
