@@ -508,8 +508,8 @@ if __name__ == "__main__":
     for name in options.questions or QUESTIONS:
         question = QUESTIONS[name]
         if options.list:
-            runs = len(question.variants) * (options.seeds or question.seeds)
-            print(f"{name:18} {runs:2} runs of {options.epochs or question.epochs:2} epochs")
+            trainings = len(question.variants) * (options.seeds or question.seeds)
+            print(f"{name:18} {trainings:2} runs of {options.epochs or question.epochs:2} epochs")
             continue
         choice = choices.compare(
             question.text,

@@ -151,11 +151,16 @@ def test_healthy_training_has_no_troubles():
         ([line(residual=float("inf"))], "nan", "lr_bias"),
         ([line(pi=[0.3, -4.0]), line(pi=[0.2, -4.0])], "flipping 0", "optimizer.tau"),
         ([line(undecided=100.0)], "dead", "network.gain"),
+        ([line(residual=0.04)], "restless", "learning.free_steps"),
     ],
 )
 def test_troubles_are_named_with_what_to_try(history, kind: str, advice: str):
     found = troubles(history)
     assert list(found) == [kind] and advice in found[kind]
+
+
+def test_bits_may_be_at_rest_where_states_are_not():
+    assert troubles([line(residual=0.04)], binary=True) == {}
 
 
 def test_one_busy_epoch_is_not_trouble():

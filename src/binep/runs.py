@@ -412,7 +412,7 @@ def _train(
                     append_line(folder / "metrics.jsonl", json.dumps(line))
                     history.append(line)
                     watcher.epoch(line)
-                    for kind, advice in troubles(history).items():
+                    for kind, advice in troubles(history, trainer.network.neuron.binary).items():
                         if kind not in said:
                             watcher.say(f"warning: {advice}")
                         said.add(kind)

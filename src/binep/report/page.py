@@ -175,7 +175,9 @@ def _warnings(group: Group) -> list[str]:
             f"Changed from the recipe {group.recipe.name} as it ships: {', '.join(group.changed)}."
         )
     for run in group.counted:
-        found += [f"{run.folder.name}: {advice}." for advice in troubles(run.metrics).values()]
+        binary = run.recipe.network.activations == "binary"
+        said = troubles(run.metrics, binary).values()
+        found += [f"{run.folder.name}: {advice}." for advice in said]
     return found
 
 
