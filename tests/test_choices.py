@@ -115,6 +115,8 @@ def test_runs_are_taken_for_what_they_have_trained(tmp_path: Path, monkeypatch):
     assert kept["commit"] == anew["commit"] and kept["engine"] == anew["engine"]
     compare("?", [one], trained=[run], to=path, epochs=2)
     assert len(read_choice(path).variants[0].trials) == 1  # the same seed
+    compare("?", [one], trained=[run], to=path, epochs=1)
+    assert read_choice(path).variants[0].error(2).n == 1  # the longer one is kept
     with pytest.raises(BinepError, match="has 3 epochs: allowed are at least 4"):
         compare("?", [one], trained=[run], epochs=4)
     with pytest.raises(BinepError, match="of none of the variants.*data.validation=287"):

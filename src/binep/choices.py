@@ -69,9 +69,12 @@ class Variant:
         return [trial for trial in self.trials if len(trial["validation_error"]) >= epochs]
 
     def add(self, trial: dict[str, Any]) -> None:
-        """Keep a trial, in place of one of the same seed."""
-        others = [each for each in self.trials if each["seed"] != trial["seed"]]
-        self.trials[:] = sorted([*others, trial], key=lambda each: each["seed"])
+        """Keep a trial; of those with the same seed the longest."""
+        known = {each["seed"]: each for each in self.trials}
+        earlier = known.setdefault(trial["seed"], trial)
+        if len(trial["validation_error"]) > len(earlier["validation_error"]):
+            known[trial["seed"]] = trial
+        self.trials[:] = sorted(known.values(), key=lambda each: each["seed"])
 
     def error(self, epoch: int) -> Spread | None:
         """Validation error after an epoch, over the seeds that have come so far."""

@@ -199,7 +199,7 @@ def train(
         if trunk is not None:
             with claimed(trunk):
                 _check_part_of(recipe, seed, trunk)
-                _branch_off(open_run(trunk), folder)
+                _branch_off(open_run(trunk), folder, recipe.name)
         write_whole(folder / "recipe.toml", recipes.dumps(recipe))
         found = checkpoints.load(folder, warn=watcher.say)
         if found is not None:
@@ -337,7 +337,7 @@ def _check_part_of(recipe: Recipe, seed: int, folder: Path) -> None:
         )
 
 
-def _branch_off(trunk: Run, folder: Path) -> None:
+def _branch_off(trunk: Run, folder: Path, name: str) -> None:
     """Give a new run's folder what another run has learnt, its metrics and its record."""
     saved = sorted(trunk.folder.glob("checkpoint-*"))
     if not saved:
@@ -348,7 +348,7 @@ def _branch_off(trunk: Run, folder: Path) -> None:
     write_whole(folder / "metrics.jsonl", text)
     origin = {"recipe": trunk.recipe.name, "epochs": len(trunk.metrics)}
     # The record makes it a run, so it comes last.
-    record = {**trunk.record, "branched_from": origin}
+    record = {**trunk.record, "recipe": name, "branched_from": origin}
     write_whole(folder / "record.json", json.dumps(record, indent=1) + "\n")
 
 
