@@ -31,7 +31,7 @@ from binep.runs import Run
 FORMAT = "binep choice 1"
 VALIDATION = 5000  # images, where the training set is large enough
 SIDE_BY_SIDE = 6  # trainings on a GPU
-# What a trial takes over of a run's record.
+# What a trial takes over of a run's record, see `runs.whereabouts`.
 WHERE = (
     *("binep", "commit", "python", "torch", "numpy", "platform", "device", "device_name"),
     *("threads", "engine", "precision"),
@@ -242,11 +242,11 @@ def _train(
             if line is None:
                 raise KeyboardInterrupt
             lines.append(line)
-    engine_used = {"engine": trainer.engine.name, "precision": trainer.engine.precision}
-    return _trial(seed, lines, runs.environment(place) | engine_used)
+    return _trial(seed, lines, runs.whereabouts(place, trainer.engine))
 
 
 def _trial(seed: int, lines: list[dict[str, Any]], where: dict[str, Any]) -> dict[str, Any]:
+    """What is kept of a training: its lines of metrics in short, and where it was made."""
     return {
         "seed": seed,
         "validation_error": [line["test_error"]["average"] for line in lines],

@@ -348,12 +348,19 @@ def from_table(table: Mapping[str, Any]) -> Recipe:
     return _resolve(recipe)
 
 
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # the name is too long for one
+        return False
+
+
 def _read_table(name: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
     """The merged tables of a recipe and of those it extends."""
     if name in seen:
         raise BinepError(f"recipe {name!r} extends itself: {' -> '.join((*seen, name))}")
     path = Path(name)
-    if path.suffix == ".toml" or (len(name) <= LONGEST_NAME and path.is_file()):
+    if path.suffix == ".toml" or _is_file(path):
         text, fallback = _read_text(path), path.stem
     else:
         choose(name, names(), "recipe")

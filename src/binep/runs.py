@@ -466,8 +466,7 @@ def _begin_record(
     epochs = trainer.progress.epoch
     if epochs >= recipe.training.epochs and earlier:
         return earlier
-    engine = trainer.engine
-    here = {**environment(device), "engine": engine.name, "precision": engine.precision}
+    here = whereabouts(device, trainer.engine)
     there = {key: earlier[key] for key in here if key in earlier}
     moved = bool(there) and there != here
     before = [*earlier.get("before", []), *([{"epochs": epochs, **there}] if moved else [])]
@@ -487,6 +486,11 @@ def _begin_record(
         record["branched_from"] = earlier["branched_from"]
     write_whole(path, json.dumps(record, indent=1) + "\n")
     return record
+
+
+def whereabouts(device: torch.device, engine: Engine) -> dict[str, Any]:
+    """Where epochs are trained, and by what."""
+    return {**environment(device), "engine": engine.name, "precision": engine.precision}
 
 
 def environment(device: torch.device) -> dict[str, Any]:

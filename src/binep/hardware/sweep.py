@@ -194,6 +194,7 @@ def write(found: Sweep, folder: Path) -> list[Path]:
 
 
 def write_numbers(found: Sweep, folder: Path) -> Path:
+    """Write what has been measured so far."""
     make_folder(folder)
     path = folder / f"hardware-{found.run}.json"
     write_whole(path, found.to_json())
