@@ -66,6 +66,7 @@ def build(
     learn_scale=True,
     noise=0.5,
     free_steps=6,
+    margin=0.0,
     **top,
 ):
     """A small network with an engine, everything from one seed."""
@@ -121,8 +122,10 @@ def build(
     neuron = Heaviside(sigma=sigma) if bits else HardSigmoid()
     dynamics = "energy" if bits else "prototypical"
     net = Network((1, 8, 8), chain, neuron, dynamics, per_class, classes=4, **top).to(DEVICE)
+    generator = torch.Generator().manual_seed(1)
+    beta = 2.0 if bits else 0.3
     ep = EquilibriumPropagation(
-        free_steps, 4, 2.0 if bits else 0.3, sign, nudge, generator=torch.Generator().manual_seed(1)
+        free_steps, 4, beta, sign, nudge, generator=generator, margin=margin
     )
     optimizers = assign_optimizers(
         net,
@@ -175,6 +178,10 @@ def assert_same(found: Tally, tally: Tally) -> None:
         ("conv-deep-wa", {"free_steps": 9, "sizes": (2, 1)}),
         ("conv-deep-wa", {"sign": "centered", "initial_state": 0.0, "sizes": (2, 1)}),
         ("conv-one-wa", {"nudge": "constant"}),
+        ("dense-wa", {"margin": 0.3, "sign": "centered", "initial_state": 0.0}),
+        ("wide-wa", {"margin": 0.2, "nudge": "constant"}),
+        ("conv-wa", {"margin": 0.3, "sign": "centered", "initial_state": 0.0}),
+        ("conv-one-wa", {"margin": 0.3}),
     ],
 )
 def test_binary_activations_agree_bit_for_bit(kind: str, options: dict):
@@ -682,15 +689,18 @@ def test_convolutions_read_all_their_taps(
     torch.testing.assert_close(sums, expected, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize(("kind", "tolerance"), [("thin-w", 3e-3), ("dense-wa", 0.05)])
-def test_a_phase_ends_once_it_has_settled(kind: str, tolerance: float):
+@pytest.mark.parametrize(
+    ("kind", "tolerance", "margin"),
+    [("thin-w", 3e-3, 0.0), ("dense-wa", 0.05, 0.0), ("dense-wa", 0.05, 0.3)],
+)
+def test_a_phase_ends_once_it_has_settled(kind: str, tolerance: float, margin: float):
     """After the same number of steps as the reference, at the same states."""
     pair = [build(kind, engine) for engine in (ReferenceEngine, CudaEngine)]
     x = torch.randint(256, (5, 1, 8, 8), generator=torch.Generator().manual_seed(0)).byte()
     x, labels = x.to(DEVICE), torch.arange(5, device=DEVICE) % 4
     tallies = []
     for net, engine in pair:
-        learning = replace(engine.learning, free_steps=40, tolerance=tolerance)
+        learning = replace(engine.learning, free_steps=40, tolerance=tolerance, margin=margin)
         subject = type(engine)(net, learning, engine.optimizers)
         subject.train(x, labels)
         tallies.append((subject.evaluate(x, labels), subject.collect()))

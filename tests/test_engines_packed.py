@@ -3,6 +3,8 @@
 import itertools
 import subprocess
 import sys
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -120,13 +122,13 @@ def assert_same_states(batch: int, *args: Any, kind: str = "pixels", **options: 
     net, ep, _ = reference = build(*args, **options)
     engine = PackedEngine(*reference)
     for x, labels in batches(net, batch, 2, kind):
-        free = relax(net, x, net.initial(x), ep.free_steps, tolerance=ep.tolerance)
+        clamped = replace(net.clamp(x), handicap=ep.margin * (1 - 2 * net.target(labels)))
+        settled = partial(relax, net, clamped, tolerance=ep.tolerance)
+        free = settled(net.initial(x), ep.free_steps)
         expected = [free.state]
         for beta in (ep.beta, -ep.beta)[: 2 if ep.sign == "centered" else 1]:
             nudge = Nudge(net.target(labels), beta, ep.nudge)
-            expected.append(
-                relax(net, x, free.state, ep.nudged_steps, nudge, tolerance=ep.tolerance).state
-            )
+            expected.append(settled(free.state, ep.nudged_steps, nudge).state)
         found = engine.relax(x, labels, ep.beta)
         assert len(found) == len(expected)
         for phase, states in zip(found, expected, strict=True):
@@ -139,6 +141,7 @@ learnings = st.fixed_dictionaries(
         "sign": st.sampled_from(["positive", "random", "centered"]),
         "nudge": st.sampled_from(["live", "constant"]),
         "beta": st.sampled_from([2.0, 1.0, 0.7, -1.5]),
+        "margin": st.sampled_from([0.0, 0.3]),
         "learn_scale": st.booleans(),
         "bias": st.booleans(),
         "noise": st.sampled_from([0.0, 2.0]),
@@ -212,6 +215,8 @@ CONVS = [
         {"initial_state": 0.0},
         {"initial_state": -0.5},
         {"initial_state": 0.5},
+        {"margin": 0.1},
+        {"margin": 0.4, "initial_state": 0.0},
         {"free_steps": 1, "nudged_steps": 1},
         {"free_steps": 90, "nudged_steps": 60},
     ],

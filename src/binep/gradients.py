@@ -50,6 +50,8 @@ class Learning(Protocol):
     @property
     def tolerance(self) -> float | None: ...
 
+    def check(self, network: Network) -> None: ...
+
     def backward(self, network: Network, x: Tensor, labels: Tensor) -> Phases: ...
 
 
@@ -75,6 +77,9 @@ class EquilibriumPropagation:
         nudge: "live" or "constant", see `Nudge`.
         tolerance: let either phase end early once it has settled, see `relax`.
         generator: source of random signs (a CPU generator); the global one by default.
+        margin: by how much the right class has to win. In all phases the drive of its outputs is
+            lowered by this, and that of the others raised: where outputs saturate, there would be
+            nothing more to learn from a sample as soon as it is right.
     """
 
     free_steps: int
@@ -84,6 +89,7 @@ class EquilibriumPropagation:
     nudge: str = "live"
     tolerance: float | None = None
     generator: torch.Generator | None = field(default=None, compare=False, repr=False)
+    margin: float = 0.0
 
     def __post_init__(self) -> None:
         _check_steps(free_steps=self.free_steps, nudged_steps=self.nudged_steps)
@@ -91,11 +97,24 @@ class EquilibriumPropagation:
         choose(self.nudge, NUDGES, "nudge kind")
         if self.beta == 0 or not math.isfinite(self.beta):
             raise BinepError(f"beta={self.beta}: it must be a finite number other than 0")
+        if not 0 <= self.margin < math.inf:
+            raise BinepError(f"margin={self.margin}: it must be a finite number of at least 0")
+
+    def check(self, network: Network) -> None:
+        """An error that says why, if the network cannot learn so."""
+        if self.margin and network.cost != "mse":
+            raise BinepError(
+                f"margin={self.margin} with cost={network.cost!r}: its outputs are outside the "
+                "dynamics, allowed is cost='mse'"
+            )
 
     @torch.no_grad()
     def backward(self, network: Network, x: Tensor, labels: Tensor) -> Phases:
         """Run both phases on a mini-batch and fill `.grad` of every parameter."""
+        self.check(network)
         clamped, target = network.clamp(x), network.target(labels)
+        if self.margin:
+            clamped = replace(clamped, handicap=self.margin * (1 - 2 * target))
         free = relax(
             network, clamped, network.initial(clamped), self.free_steps, tolerance=self.tolerance
         )

@@ -29,12 +29,14 @@ class Clamped:
     """A mini-batch clamped to the input, with what it exerts on the first layer all along.
 
     `drive` is `up_1(x)`, (batch, *first layer), and `switches` are those of its pool: both stay
-    constant during relaxation, so they are computed once a mini-batch.
+    constant during relaxation, so they are computed once a mini-batch. So does `handicap`, if there
+    is one: what the outputs of a mini-batch have to win against, (batch, outputs).
     """
 
     x: Tensor
     drive: Tensor
     switches: Tensor | None
+    handicap: Tensor | None = None
 
 
 class Network(nn.Module):
@@ -199,7 +201,7 @@ class Network(nn.Module):
     def drives(self, clamped: Clamped, activity: Sequence[Tensor]) -> tuple[list[Tensor], Switches]:
         """`drive_n = up_n(a_{n-1}) + down_{n+1}(a_{n+1})` for every layer, and the switches used.
 
-        The top layer has no `down`.
+        The top layer has no `down`, only a handicap, if there is one.
         """
         drives, switches = [clamped.drive], [clamped.switches]
         for coupling, below in zip(self.relaxing[1:], activity, strict=False):
@@ -209,6 +211,8 @@ class Network(nn.Module):
         for n, coupling in enumerate(self.relaxing[1:]):
             down = coupling.down(activity[n + 1], switches[n + 1], self.layer_shapes[n])
             drives[n] = drives[n] + down
+        if clamped.handicap is not None:
+            drives[-1] = drives[-1] + clamped.handicap
         return drives, switches
 
     def switches(self, clamped: Clamped, activity: Sequence[Tensor]) -> Switches:

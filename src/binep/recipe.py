@@ -91,6 +91,7 @@ class LearningKeys:
     sign: str = _key("random", choices=SIGNS)
     nudge: str = _key("live", choices=NUDGES)
     tolerance: float | None = _key(None, low=0)
+    margin: float = _key(0.0, low=0)  # for ep: by how much the right class has to win
     pulls_at: str = _key("state", choices=PULLS_AT)  # for bptt
 
 
@@ -285,6 +286,7 @@ class Recipe:
             keys.nudge,
             keys.tolerance,
             generator,
+            keys.margin,
         )
 
     def build_optimizers(
@@ -549,10 +551,14 @@ def _resolve(recipe: Recipe) -> Recipe:
             network = recipe.build_network()
             learning = recipe.build_learning()
             recipe.build_optimizers(network)
+        learning.check(network)
         if isinstance(learning, BackpropThroughTime):
-            learning.check(network)
-            if recipe.imperfections.of_network:
-                raise BinepError("imperfect hardware with learning.method='bptt': allowed is 'ep'")
+            for name, asked in (
+                ("imperfect hardware", recipe.imperfections.of_network),
+                ("learning.margin", recipe.learning.margin),
+            ):
+                if asked:
+                    raise BinepError(f"{name} with learning.method='bptt': allowed is 'ep'")
     except BinepError as error:
         raise BinepError(f"recipe {recipe.name}: {error}") from None
     return replace(

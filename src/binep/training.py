@@ -21,7 +21,7 @@ from binep.optim import Optimizers
 # Read out in larger mini-batches than training: nothing is learnt from them.
 TEST_BATCH = 500
 # A neuron that a free phase's last step moves so far is not at rest. The recipes that ship stay
-# below it, but for cifar10-conv-w-a-centered (results/notes.md).
+# below it.
 RESTLESS = 0.035
 
 # What is random in a run, each with a generator of its own so that none disturbs another.

@@ -58,6 +58,7 @@ class InPlaceEngine:
                 f"engine {self.name!r} with {type(learning).__name__}: allowed is "
                 "EquilibriumPropagation"
             )
+        learning.check(network)
         return learning
 
     def collect(self) -> Tally:

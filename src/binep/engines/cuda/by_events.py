@@ -29,18 +29,24 @@ class ConvEvents(Stepwise):
                 fast.turned = fast.kernel.T.contiguous()
 
     def free(self, first: Tensor, steps: int) -> Phase:
-        state, activity = self.start(len(first))
-        busy = min(BUSY_STEPS, steps - 1)
-        for _ in range(busy):
-            state, activity = self.step(first, state, activity)
-        kept = [self._begin(n, activity) for n in range(1, len(self.couplings))]
-        return self._go_on(first, state, activity, kept, steps - busy, None, busy)
+        return self._start(first, steps, None)
+
+    def held_back(self, first: Tensor, steps: int, labels: Tensor) -> Phase:
+        return self._start(first, steps, self.handicap(labels))
 
     def nudged(self, first: Tensor, free: Phase, labels: Tensor, direction: int) -> Phase:
         kept = [each.clone() for each in free.carried]
         nudge = (self.target(labels), self.beta * direction, free.state[-1])
-        steps = self.learning.nudged_steps
-        return self._go_on(first, free.state, free.activity, kept, steps, nudge, 0)
+        steps, handicap = self.learning.nudged_steps, self.handicap(labels)
+        return self._go_on(first, free.state, free.activity, kept, steps, nudge, handicap)
+
+    def _start(self, first: Tensor, steps: int, handicap: Tensor | None) -> Phase:
+        state, activity = self.start(len(first))
+        busy = min(BUSY_STEPS, steps - 1)
+        for _ in range(busy):
+            state, activity = self.step(first, state, activity, handicap=handicap)
+        kept = [self._begin(n, activity) for n in range(1, len(self.couplings))]
+        return self._go_on(first, state, activity, kept, steps - busy, None, handicap, busy)
 
     def _begin(self, n: int, activity: list[Tensor]) -> Kept | KeptSums:
         """Sums of coupling n from scratch; drives are still 0, as if nothing had been sent yet."""
@@ -62,13 +68,14 @@ class ConvEvents(Stepwise):
         kept: list[Kept | KeptSums],
         steps: int,
         nudge: Nudge | None,
-        already: int,
+        handicap: Tensor | None,
+        already: int = 0,
     ) -> Phase:
         before, flips, moves = state, self._lists(state), self._lists(state)
         for _ in range(steps):
             before = state
             state, activity = self._step_by_events(
-                first, state, activity, kept, nudge, flips, moves
+                first, state, activity, kept, nudge, handicap, flips, moves
             )
             flips, moves = ([_turned(each) for each in lists] for lists in (flips, moves))
         residual = largest_change(state, before)
@@ -91,6 +98,7 @@ class ConvEvents(Stepwise):
         activity: list[Tensor],
         kept: list[Kept | KeptSums],
         nudge: Nudge | None,
+        handicap: Tensor | None,
         flips: list[Listed],
         moves: list[Listed],
     ) -> tuple[list[Tensor], list[Tensor]]:
@@ -104,9 +112,10 @@ class ConvEvents(Stepwise):
             elif isinstance(sums, KeptSums):
                 ups.append(sums.up)
                 downs.append(sums.down)
+        nudges = [*[None] * len(downs), nudge]
         moved = [
-            self._advance(n, up, down, state[n], nudge if down is None else None, flips[n])
-            for n, (up, down) in enumerate(zip(ups, [*downs, None], strict=True))
+            self._advance(n, up, down, state[n], nudges[n], flips[n])
+            for n, (up, down) in enumerate(zip(ups, [*downs, handicap], strict=True))
         ]
         for n, (fast, sums) in enumerate(zip(self.couplings[1:], kept, strict=True), 1):
             if isinstance(fast, FastConv) and isinstance(sums, Kept):

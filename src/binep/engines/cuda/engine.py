@@ -48,6 +48,8 @@ def unsupported(network: Network, learning: Learning) -> str | None:
         return f"it does not know {network.neuron}"
     if isinstance(network.dynamics, EnergyBased) and network.dynamics.dt != 0.5:
         return f"it only steps by dt=0.5, not {network.dynamics.dt}"
+    if learning.margin and not network.neuron.binary:
+        return "it learns with a margin only where activations are binary"
     return None
 
 
@@ -295,7 +297,10 @@ class CudaEngine:
     def _train_one(self, x: Tensor, labels: Tensor) -> None:
         learning, numbers = self.learning, self._input(x)
         first, switches = self._clamp(x, numbers)
-        free = self.relaxer.free(first, learning.free_steps)
+        if learning.margin:
+            free = self.relaxer.held_back(first, learning.free_steps, labels)
+        else:
+            free = self.relaxer.free(first, learning.free_steps)
         nudged = self.relaxer.nudged(first, free, labels, 1)
         base, span = free, learning.beta
         if learning.sign == "centered":

@@ -78,6 +78,10 @@ class Relaxing:
         """Let a mini-batch settle, driven by `first`, (batch, *layer)."""
         raise NotImplementedError
 
+    def held_back(self, first: Tensor, steps: int, labels: Tensor) -> Phase:
+        """The same with the right class held back by a margin: for networks of bits."""
+        raise NotImplementedError
+
     def nudged(self, first: Tensor, free: Phase, labels: Tensor, direction: int) -> Phase:
         """Go on from there under a nudge; `direction` multiplies beta."""
         raise NotImplementedError
@@ -107,6 +111,11 @@ class Relaxing:
         one_hot = torch.zeros(len(labels), self.network.classes, device=self.device)
         one_hot.scatter_(1, labels[:, None], 1.0)
         return one_hot.repeat_interleave(self.network.per_class, dim=1)
+
+    def handicap(self, labels: Tensor) -> Tensor | None:
+        """What the outputs have to win against while the network learns, if there is a margin."""
+        margin = self.learning.margin
+        return margin * (1 - 2 * self.target(labels)) if margin else None
 
     @cached_property
     def neuron_numbers(self) -> dict[str, float]:

@@ -126,16 +126,23 @@ class Events(Relaxing):
         self.stepwise = Stepwise(self.network, self.learning, self.couplings, self.beta, self.dtype)
 
     def free(self, first: Tensor, steps: int) -> Phase:
-        state, activity = self.start(len(first))
-        busy = min(self.busy_steps, steps - 1)
-        for _ in range(busy):
-            state, activity = self.stepwise.step(first, state, activity)
-        return self._run(first, self._add_up(state, activity), steps - busy, None, 1, busy)
+        return self._start(first, steps, None)
+
+    def held_back(self, first: Tensor, steps: int, labels: Tensor) -> Phase:
+        return self._start(first, steps, labels)
 
     def nudged(self, first: Tensor, free: Phase, labels: Tensor, direction: int) -> Phase:
         sums: Sums = free.carried.clone()
         rest = free.state[-1].contiguous()
-        return self._run(first, sums, self.learning.nudged_steps, labels, direction, rest=rest)
+        return self._run(first, sums, self.learning.nudged_steps, labels, direction, rest)
+
+    def _start(self, first: Tensor, steps: int, labels: Tensor | None) -> Phase:
+        state, activity = self.start(len(first))
+        handicap = None if labels is None else self.handicap(labels)
+        busy = min(self.busy_steps, steps - 1)
+        for _ in range(busy):
+            state, activity = self.stepwise.step(first, state, activity, handicap=handicap)
+        return self._run(first, self._add_up(state, activity), steps - busy, labels, already=busy)
 
     def _add_up(self, state: list[Tensor], activity: list[Tensor]) -> Sums:
         """All sums at some activity, from scratch."""
@@ -153,10 +160,11 @@ class Events(Relaxing):
         sums: Sums,
         steps: int,
         labels: Tensor | None,
-        direction: int,
-        already: int = 0,
+        direction: int = 1,
         rest: Tensor | None = None,
+        already: int = 0,
     ) -> Phase:
+        """Steps from some sums: nudged, if there is a `rest`; held back, if there is a margin."""
         couplings, (batch, total) = self.network.couplings, sums.state.shape
         residual, ran = per_sample(first)
         events = torch.empty_like(sums.up)
@@ -184,9 +192,11 @@ class Events(Relaxing):
             steps,
             self.network.per_class,
             direction,
+            self.learning.margin,
             *self.neuron_numbers.values(),
             LAYERS=len(self.sizes),
-            NUDGED=labels is not None,
+            NUDGED=rest is not None,
+            HELD=labels is not None and self.learning.margin > 0,
             CONSTANT=self.learning.nudge == "constant",
             PACKED=self.dtype == torch.int8,
             BLOCK=min(4096, power_of_two(max(self.sizes))),

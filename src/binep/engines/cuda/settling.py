@@ -151,11 +151,13 @@ def events_kernel(
     steps,
     per_class,
     direction,
+    margin,
     threshold,
     sigma,
     slope,
     LAYERS: tl.constexpr,
     NUDGED: tl.constexpr,
+    HELD: tl.constexpr,
     CONSTANT: tl.constexpr,
     PACKED: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -182,22 +184,24 @@ def events_kernel(
             gain = tl.load(gains + n)
             down_gain = tl.load(gains + n + 1) if n + 1 < LAYERS else gain
             nudge = tl.load(beta) * direction if NUDGED else gain
-            label = tl.load(labels + sample) if NUDGED else 0
+            label = tl.load(labels + sample) if NUDGED or HELD else 0
             if size > 256:
                 change = tl.maximum(change, _pass_layer(
                     first + sample * size_0, up + row + offset, down + row + offset,
                     bias + offset, state + row + offset, bits + row + offset,
                     events + row + offset, now + n, rest + sample * outputs,
-                    size, gain, down_gain, nudge, label, per_class, threshold, sigma, slope,
-                    n == 0, n + 1 < LAYERS, NUDGED and n + 1 == LAYERS, CONSTANT, BLOCK,
+                    size, gain, down_gain, nudge, label, per_class, margin,
+                    threshold, sigma, slope, n == 0, n + 1 < LAYERS,
+                    NUDGED and n + 1 == LAYERS, HELD and n + 1 == LAYERS, CONSTANT, BLOCK,
                 ))  # fmt: skip
             else:
                 change = tl.maximum(change, _pass_layer(
                     first + sample * size_0, up + row + offset, down + row + offset,
                     bias + offset, state + row + offset, bits + row + offset,
                     events + row + offset, now + n, rest + sample * outputs,
-                    size, gain, down_gain, nudge, label, per_class, threshold, sigma, slope,
-                    n == 0, n + 1 < LAYERS, NUDGED and n + 1 == LAYERS, CONSTANT, 256,
+                    size, gain, down_gain, nudge, label, per_class, margin,
+                    threshold, sigma, slope, n == 0, n + 1 < LAYERS,
+                    NUDGED and n + 1 == LAYERS, HELD and n + 1 == LAYERS, CONSTANT, 256,
                 ))  # fmt: skip
         t += 1
         tl.debug_barrier()
@@ -221,9 +225,9 @@ def events_kernel(
 @triton.jit
 def _pass_layer(
     first, up, down, bias, state, bits, events, count, rest,
-    size, gain, down_gain, strength, label, per_class, threshold, sigma, slope,
-    FIRST: tl.constexpr, HAS_DOWN: tl.constexpr, NUDGED: tl.constexpr, CONSTANT: tl.constexpr,
-    BLOCK: tl.constexpr,
+    size, gain, down_gain, strength, label, per_class, margin, threshold, sigma, slope,
+    FIRST: tl.constexpr, HAS_DOWN: tl.constexpr, NUDGED: tl.constexpr, HELD: tl.constexpr,
+    CONSTANT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One step of one layer of one sample; lists who flipped, and returns the largest change."""
     largest = tl.zeros((BLOCK,), tl.float32)
@@ -237,6 +241,8 @@ def _pass_layer(
             drive = drive + tl.load(bias + i, mask=inside, other=0.0)
         if HAS_DOWN:
             drive = drive + down_gain * tl.load(down + i, mask=inside, other=0).to(tl.float32)
+        if HELD:
+            drive = drive + tl.where(i // per_class == label, -margin, margin)
         s = tl.load(state + i, mask=inside, other=0.0)
         nudge = s
         if NUDGED:

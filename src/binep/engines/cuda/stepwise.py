@@ -38,9 +38,13 @@ class Stepwise(Relaxing):
             return self._free_two_coloured(first, state, activity, steps)
         return self._run(first, state, activity, steps)
 
+    def held_back(self, first: Tensor, steps: int, labels: Tensor) -> Phase:
+        return self._run(first, *self.start(len(first)), steps, handicap=self.handicap(labels))
+
     def nudged(self, first: Tensor, free: Phase, labels: Tensor, direction: int) -> Phase:
         nudge = (self.target(labels), self.beta * direction, free.state[-1])
-        return self._run(first, free.state, free.activity, self.learning.nudged_steps, nudge)
+        steps, handicap = self.learning.nudged_steps, self.handicap(labels)
+        return self._run(first, free.state, free.activity, steps, nudge, handicap)
 
     def _run(
         self,
@@ -49,11 +53,12 @@ class Stepwise(Relaxing):
         activity: list[Tensor],
         steps: int,
         nudge: Nudge | None = None,
+        handicap: Tensor | None = None,
     ) -> Phase:
         before = state
         for _ in range(steps):
             before = state
-            state, activity = self.step(first, state, activity, nudge)
+            state, activity = self.step(first, state, activity, nudge, handicap)
         return Phase(state, activity, largest_change(state, before), self._ran(steps))
 
     def _ran(self, steps: int) -> Tensor:
@@ -65,6 +70,7 @@ class Stepwise(Relaxing):
         state: list[Tensor],
         activity: list[Tensor],
         nudge: Nudge | None = None,
+        handicap: Tensor | None = None,
     ) -> tuple[list[Tensor], list[Tensor]]:
         """All layers move at once, from the states of the step before."""
         top = len(state) - 1
@@ -79,9 +85,9 @@ class Stepwise(Relaxing):
                 down = above.down(down, ups[n + 1][1] if n + 1 < top else None)
             moved.append(self._advance(n, ups[n][0], down, state[n]))
         if top > 0:
-            moved.append(self._advance_top(activity[top - 1], state[top], nudge))
+            moved.append(self._advance_top(activity[top - 1], state[top], nudge, handicap))
         else:
-            moved.append(self._advance(top, first, None, state[top], nudge))
+            moved.append(self._advance(top, first, handicap, state[top], nudge))
         return [s for s, _ in moved], [a for _, a in moved]
 
     @cached_property
@@ -135,7 +141,7 @@ class Stepwise(Relaxing):
         found, top = {}, len(self.couplings) - 1
         for n in reversed(layers):
             if n == top:
-                found[n] = self._advance_top(sources[n - 1], None, None)
+                found[n] = self._advance_top(sources[n - 1])
                 continue
             up = first if n == 0 else self.couplings[n].up(sources[n - 1])[0]
             down = sources[n + 1]
@@ -158,13 +164,14 @@ class Stepwise(Relaxing):
 
         Args:
             up: sums of the coupling below, of the first one the whole drive.
-            down: sums (dense) or drive of the one above; activities of thin outputs.
+            down: sums (dense) or drive of the one above; activities of thin outputs; of the
+                outputs themselves their handicap.
             flips: where to list the bits that flip.
         """
         coupling, network = self.network.couplings[n], self.network
         dynamics = network.dynamics
         gain, bias = coupling.synapses.gain.detach(), coupling.bias
-        above = self.couplings[n + 1] if down is not None else None
+        above = self.couplings[n + 1] if n + 1 < len(self.couplings) else None
         dense_down = isinstance(above, FastDense)
         down_gain = above.coupling.synapses.gain.detach() if dense_down else gain
         thin = self._thin and n + 2 == len(self.couplings)
@@ -207,7 +214,11 @@ class Stepwise(Relaxing):
         return moved, activity
 
     def _advance_top(
-        self, below: Tensor, state: Tensor | None, nudge: Nudge | None
+        self,
+        below: Tensor,
+        state: Tensor | None = None,
+        nudge: Nudge | None = None,
+        handicap: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """The output layer's next state and activity; a few outputs are done in one launch.
 
@@ -217,7 +228,7 @@ class Stepwise(Relaxing):
         n, fast = len(self.couplings) - 1, self.couplings[-1]
         if not self._thin:
             up, _ = fast.up(below)
-            return self._advance(n, up, None, up if state is None else state, nudge)
+            return self._advance(n, up, handicap, up if state is None else state, nudge)
         outputs, dynamics = self.network.layer_shapes[-1][0], self.network.dynamics
         moved = torch.empty(len(below), outputs, device=self.device)
         activity = torch.empty_like(moved, dtype=self.dtype)
@@ -263,11 +274,18 @@ class Chunk:
     state: list[Tensor]
     activity: list[Tensor]
     nudge: Nudge | None
+    handicap: Tensor | None
     active: Tensor
     residual: Tensor
     ran: Tensor
     limit: Tensor
     graph: "torch.cuda.CUDAGraph | None" = None
+
+    @property
+    def given(self) -> list[Tensor]:
+        """What a phase begins with."""
+        handicap = [] if self.handicap is None else [self.handicap]
+        return [self.first, *self.state, *self.activity, *(self.nudge or ()), *handicap]
 
 
 class Settling(Stepwise):
@@ -280,8 +298,8 @@ class Settling(Stepwise):
     STEPS = 8
 
     @cached_property
-    def _chunks(self) -> dict[tuple[int, bool], Chunk]:
-        """By batch size, and whether nudged."""
+    def _chunks(self) -> dict[tuple[int, bool, bool], Chunk]:
+        """By batch size, whether nudged, and whether with a handicap."""
         return {}
 
     @property
@@ -295,14 +313,15 @@ class Settling(Stepwise):
         activity: list[Tensor],
         steps: int,
         nudge: Nudge | None = None,
+        handicap: Tensor | None = None,
     ) -> Phase:
-        key = len(first), nudge is not None
+        key = len(first), nudge is not None, handicap is not None
         if key not in self._chunks:
-            self._chunks[key] = self._new_chunk(first, state, activity, nudge)
+            self._chunks[key] = self._new_chunk(first, state, activity, nudge, handicap)
         chunk = self._chunks[key]
-        given = [first, *state, *activity, *(nudge or ())]
-        kept = [chunk.first, *chunk.state, *chunk.activity, *(chunk.nudge or ())]
-        for place, values in zip(kept, given, strict=True):
+        held = [] if handicap is None else [handicap]
+        given = [first, *state, *activity, *(nudge or ()), *held]
+        for place, values in zip(chunk.given, given, strict=True):
             place.copy_(values)
         chunk.active.fill_(True)
         chunk.ran.zero_()
@@ -318,7 +337,12 @@ class Settling(Stepwise):
         return Phase(states, activities, chunk.residual.clone(), chunk.ran.clone())
 
     def _new_chunk(
-        self, first: Tensor, state: list[Tensor], activity: list[Tensor], nudge: Nudge | None
+        self,
+        first: Tensor,
+        state: list[Tensor],
+        activity: list[Tensor],
+        nudge: Nudge | None,
+        handicap: Tensor | None,
     ) -> Chunk:
         integers = torch.zeros(2, dtype=torch.int32, device=self.device)
         chunk = Chunk(
@@ -326,6 +350,7 @@ class Settling(Stepwise):
             [s.clone() for s in state],
             [a.clone() for a in activity],
             None if nudge is None else (nudge[0].clone(), nudge[1].clone(), nudge[2].clone()),
+            None if handicap is None else handicap.clone(),
             torch.ones(1, dtype=torch.bool, device=self.device),
             torch.zeros(1, device=self.device),
             integers[:1],
@@ -339,7 +364,9 @@ class Settling(Stepwise):
         tolerance = self.learning.tolerance
         assert tolerance is not None
         for _ in range(self.STEPS):
-            states, activities = self.step(chunk.first, chunk.state, chunk.activity, chunk.nudge)
+            states, activities = self.step(
+                chunk.first, chunk.state, chunk.activity, chunk.nudge, chunk.handicap
+            )
             change = largest_change(states, chunk.state)
             for old, new in zip(chunk.state + chunk.activity, states + activities, strict=True):
                 torch.where(chunk.active, new, old, out=old)

@@ -68,6 +68,7 @@ class DeltaEngine(InPlaceEngine):
             "real activations, neuron=HardSigmoid()": isinstance(network.neuron, HardSigmoid),
             "dynamics='prototypical'": isinstance(network.dynamics, Prototypical),
             "torch with oneDNN": torch.backends.mkldnn.is_available(),
+            "learning without a margin": getattr(learning, "margin", 0) == 0,
             "a smaller beta, where nudged outputs send states": sums_fit(network, learning),
         }
         super().__init__(network, learning, optimizers, needs)

@@ -261,6 +261,7 @@ class PackedEngine(InPlaceEngine):
             target.contiguous().numpy(),
             np.float32(0 if beta is None else beta),
             self.learning.nudge == "live",
+            np.float32(0 if beta is None else self.learning.margin),
             np.array(steps, np.int64),
             self.early_stop and not trace,
             found,

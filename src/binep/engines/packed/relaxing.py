@@ -915,6 +915,15 @@ def _nudge(wiring, sample, strength, live):
 
 
 @inner
+def _handicap(wiring, sample, margin):
+    """Let the right class's outputs be driven less, and the others more: from above, as it were."""
+    top, outputs = wiring.start[len(wiring.channels) - 1], wiring.channels[-1]
+    for j in range(outputs):
+        sample.down[top + j] = margin * (np.float32(1) - np.float32(2) * sample.target[j])
+    _add_up(sample, top, outputs)
+
+
+@inner
 def _note(sample, found, phase, b):
     """Note what a phase of sample b has left."""
     for w in range(len(sample.bits)):
@@ -939,6 +948,7 @@ def relax_share(
     targets,
     beta,
     live,
+    margin,
     steps,
     early,
     found,
@@ -952,6 +962,7 @@ def relax_share(
         drives: `up_1(x)`, (batch, first layer); or nothing, with `pixels`, (batch, features), and
             the first coupling's `pixel_gain` a neuron in its place.
         targets: (batch, outputs). beta: strength of the nudge. live: whether it follows the state.
+        margin: what holds the right class back, and helps the others.
         steps: of the three phases, free, nudged, and nudged by -beta; 0 leaves one out.
         early: whether neurons whose bits cannot change rest until their drives do.
     """
@@ -960,15 +971,17 @@ def relax_share(
         _nth(samples, 3 * thread + 1),
         _nth(samples, 3 * thread + 2),
     )
-    # Traced, every step is the same for all layers.
+    # Traced, every step is the same for all layers; with a margin no first step for all samples.
     traced = found.residuals.shape[2] > 1
-    ahead = steps[0] > 1 and not traced
+    ahead = steps[0] > 1 and not traced and margin == 0
     upper = _begin(wiring, synapses, motion, first, ahead)
     layers = len(wiring.channels)
     top, outputs = wiring.start[layers - 1], wiring.channels[layers - 1]
     for b in range(thread, len(targets), threads):
         _copy(first, sample)
         copy_into(sample.target, 0, targets[b], 0, outputs)
+        if margin:
+            _handicap(wiring, sample, margin)
         if len(drives):
             copy_into(sample.up, 0, drives[b], 0, wiring.start[1])
         else:
