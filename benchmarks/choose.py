@@ -31,6 +31,7 @@ SIGNS = tuple(f"learning.sign={sign}" for sign in ("positive", "random", "center
 
 
 NONE = "schedule.tau.final=1.0; schedule.tau.over=0"
+PLAIN = "learning.margin=0.0"
 
 
 def schedules(epochs: int, *variants: str) -> tuple[str, ...]:
@@ -448,18 +449,65 @@ QUESTIONS = {
         seeds=1,
     ),
     "conv-wa-schedule": Question(
-        "Schedule of mnist-conv-wa-schedule",
-        "mnist-conv-wa-schedule",
-        schedules(6, tau(8), tau(32)),
+        "Schedule of mnist-conv-wa-margin without its margin",
+        "mnist-conv-wa-margin",
+        tuple(f"{text}; {PLAIN}" for text in schedules(6, tau(8), tau(32))),
         epochs=6,
         seeds=1,
     ),
     "conv-wa-shift": Question(
-        "Training images of mnist-conv-wa-schedule shifted by up to 0, 1 pixels",
-        "mnist-conv-wa-schedule",
-        tuple(f"{NONE}; data.crop={pixels}" for pixels in (0, 1)),
+        "Training images of mnist-conv-wa-margin without its margin shifted by up to 0, 1 pixels",
+        "mnist-conv-wa-margin",
+        tuple(f"{NONE}; data.crop={pixels}; {PLAIN}" for pixels in (0, 1)),
         epochs=5,
         seeds=2,
+    ),
+    "conv-wa-slower": Question(
+        "mnist-conv-wa-shifted without a margin: weaker outputs, momenta that forget in 11 epochs",
+        "mnist-conv-wa-shifted",
+        (
+            f"{NONE}; {PLAIN}; network.gain=[1.0, 1.0, 0.5]",
+            f"{NONE}; {PLAIN}; optimizer.gamma=1e-4; optimizer.tau=4e-5",
+        ),
+        epochs=5,
+        seeds=1,
+    ),
+    "conv-wa-margin": Question(
+        "By how much the right class has to win in mnist-conv-wa-shifted, its taus, and whether "
+        "images are shifted; all taus grow within 12 epochs",
+        "mnist-conv-wa-shifted",
+        (
+            "learning.margin=0.0; schedule.tau.over=12; schedule.tau.final=4.0",
+            *(
+                f"learning.margin={margin}; schedule.tau.over=12"
+                for margin in (0.05, 0.1, 0.15, 0.2)
+            ),
+            *(
+                f"learning.margin={margin}; schedule.tau.over=12; schedule.tau.final=8.0; "
+                "optimizer.tau=8e-8"
+                for margin in (0.1, 0.15)
+            ),
+            "learning.margin=0.1; schedule.tau.over=12; data.crop=0",
+        ),
+        epochs=5,
+        seeds=1,
+    ),
+    "conv-wa-margin-longer": Question(
+        "The best margins of mnist-conv-wa-shifted, over all of the 12 epochs in which taus grow",
+        "mnist-conv-wa-shifted",
+        (
+            *(f"learning.margin={margin}; schedule.tau.over=12" for margin in (0.05, 0.1)),
+            "learning.margin=0.1; schedule.tau.over=12; data.crop=0",
+        ),
+        epochs=12,
+        seeds=1,
+    ),
+    "1fc-wa-margin": Question(
+        "By how much the right class has to win in mnist-1fc-wa",
+        "mnist-1fc-wa",
+        tuple(f"learning.margin={margin}" for margin in (0.0, 0.05, 0.1, 0.2, 0.4)),
+        epochs=20,
+        seeds=1,
     ),
     "cifar10-gamma": Question(
         "gamma of cifar10-conv-w-a: the published code's, and the paper's; sign of its nudge",

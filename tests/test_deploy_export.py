@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -68,6 +69,13 @@ def test_memory_images_with_some_vectors(run: runs.Run, tmp_path: Path):
 def test_learning_takes_the_rates_that_are_due(run: runs.Run):
     before, after = learning_rule(run.recipe, 0), learning_rule(run.recipe, len(run.metrics))
     assert np.allclose(after.tau, 0.5 * np.array(before.tau)) and after.gamma == before.gamma
+
+
+@pytest.mark.parametrize(("key", "value"), [("margin", 0.1), ("method", "bptt")])
+def test_what_c_does_not_learn_by_is_refused(run: runs.Run, key: str, value: float | str):
+    other = replace(run.recipe, learning=replace(run.recipe.learning, **{key: value}))
+    with pytest.raises(BinepError, match=f"learning in C.*{value}"):
+        learning_rule(other)
 
 
 def test_eval_on_imperfect_hardware(run: runs.Run):

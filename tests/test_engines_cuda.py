@@ -966,6 +966,7 @@ def test_digits_of_scales_are_exact():
         (BackpropThroughTime(4, 2), {}, "EquilibriumPropagation"),
         (EquilibriumPropagation(4, 2, 0.3), {"dynamics": "energy", "dt": 0.25}, "dt=0.5"),
         (EquilibriumPropagation(4, 2, 0.3), {"cost": "cross_entropy"}, "cross_entropy"),
+        (EquilibriumPropagation(4, 2, 0.3, margin=0.1), {}, "margin.*binary"),
     ],
 )
 def test_what_it_cannot_run_is_refused_with_the_reason(learning, options, reason: str):

@@ -403,6 +403,8 @@ def test_what_it_does_not_compute_is_refused_by_name():
             DeltaEngine(other, ep, assign_optimizers(other, **rates))
     with pytest.raises(BinepError, match="BackpropThroughTime"):
         DeltaEngine(net, BackpropThroughTime(4, 2), optimizers)
+    with pytest.raises(BinepError, match="needs learning without a margin"):
+        DeltaEngine(net, EquilibriumPropagation(4, 2, 0.3, margin=0.1), optimizers)
     wide, ep, optimizers = build(0, (1, 6, 6), [{"above": 4, "kernel": 2}], [])
     padded = build(
         0, (1, 6, 6), [{"above": 4, "kernel": 3}, {"above": 4, "kernel": 2, "padding": 2}], []

@@ -253,6 +253,36 @@ def test_each_phase_is_correlated_through_its_own_switches():
     torch.testing.assert_close(chain[1].signs.grad, -contrast / 8)
 
 
+@pytest.mark.parametrize("case", [case for case in CASES if case != "cross-entropy"])
+@pytest.mark.parametrize("sign", ["positive", "centered"])
+def test_a_margin_is_a_bias_against_the_right_class(case: str, sign: str):
+    net, x, _ = interior_network(case)
+    labels, margin = torch.full((len(x),), 1), 0.05
+    phases = EquilibriumPropagation(T, K, 0.1, sign, margin=margin).backward(net, x, labels)
+    held = metrics.gradients(net)
+    net.couplings[-1].bias.data += margin * torch.tensor([1.0, -1.0, 1.0]).double()
+    biased = EquilibriumPropagation(T, K, 0.1, sign).backward(net, x, labels)
+    for found, expected in zip(phases.free.state, biased.free.state, strict=True):
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    for name, gradient in metrics.gradients(net).items():
+        torch.testing.assert_close(held[name], gradient, rtol=1e-9, atol=1e-12)
+
+
+def test_with_a_margin_there_is_something_to_learn_from_a_sample_that_is_just_right():
+    """One output a class, driven by 1.1 and -0.1: saturated, until they are held back by more."""
+    net = Network((1,), [Dense(1, 2)], classes=2)
+    net.couplings[0].signs.data.fill_(0)
+    net.couplings[0].bias.data = torch.tensor([1.1, -0.1])
+    gradients = []
+    for margin in (0.0, 0.09, 0.2):
+        ep = EquilibriumPropagation(3, 3, 0.3, "positive", "constant", margin=margin)
+        ep.backward(net, torch.ones(1, 1), torch.tensor([0]))
+        gradients.append(net.couplings[0].bias.grad.tolist())
+    assert gradients[:2] == [[0, 0], [0, 0]]
+    # 1.1 - 0.2 = 0.9 and -0.1 + 0.2 = 0.1: both 0.1 from their targets.
+    assert gradients[2] == pytest.approx([-0.1, 0.1])
+
+
 def test_gradient_is_the_batch_mean():
     net, x, labels = interior_network("dense")
     whole = ep_gradients(net, x, labels, 0.1, K, "positive")
@@ -335,6 +365,14 @@ def test_bptt_leaves_frozen_parameters_frozen():
         (lambda: EquilibriumPropagation(50, 10, float("inf")), "beta=inf"),
         (lambda: EquilibriumPropagation(50, 10, 0.3, "centred"), "'centred'.*'centered'"),
         (lambda: EquilibriumPropagation(50, 10, 0.3, nudge="dead"), "'dead'.*live, constant"),
+        (lambda: EquilibriumPropagation(50, 10, 0.3, margin=-0.1), "margin=-0.1.*at least 0"),
+        (lambda: EquilibriumPropagation(50, 10, 0.3, margin=float("nan")), "margin=nan"),
+        (
+            lambda: EquilibriumPropagation(5, 5, 0.3, margin=0.1).backward(
+                *interior_network("cross-entropy")
+            ),
+            "margin=0.1 with cost='cross_entropy'.*mse",
+        ),
         (lambda: BackpropThroughTime(10, 11), "steps=11.*10"),
         (lambda: BackpropThroughTime(10, 0), "steps=0"),
         (lambda: BackpropThroughTime(5, 5).backward(*binary_network()), "real activations"),
@@ -354,5 +392,7 @@ def test_impossible_estimates_are_refused(build, message: str):
 
 def test_labels_must_match_the_batch():
     net, x, _ = interior_network("dense")
-    with pytest.raises(ValueError, match=r"\(3, 3\).*\(4, 3\)"):
-        EquilibriumPropagation(5, 5, 0.3).backward(net, x, torch.tensor([0, 1, 2]))
+    for margin in (0.0, 0.1):
+        with pytest.raises(ValueError, match=r"\(3, 3\).*\(4, 3\)"):
+            ep = EquilibriumPropagation(5, 5, 0.3, margin=margin)
+            ep.backward(net, x, torch.tensor([0, 1, 2]))

@@ -53,7 +53,7 @@ BEYOND = {
     "mnist-1fc-wa-awake": "mnist-1fc-wa",
     "mnist-2fc-wa-awake": "mnist-2fc-wa",
     "mnist-2fc-wa-awake-plain": "mnist-2fc-wa",
-    "mnist-conv-wa-schedule": "mnist-conv-wa",
+    "mnist-conv-wa-margin": "mnist-conv-wa",
     "mnist-conv-wa-shifted": "mnist-conv-wa",
     "cifar10-conv-w-a-schedule": "cifar10-conv-w-a",
     "cifar10-conv-w-a-centered": "cifar10-conv-w-a",
@@ -62,7 +62,7 @@ BEYOND = {
 ALSO = {
     "mnist-2fc-wa-awake": {"per_class": 200},
     "mnist-2fc-wa-awake-plain": {"per_class": 200},
-    "mnist-conv-wa-schedule": {"initial_state": 0.0},
+    "mnist-conv-wa-margin": {"initial_state": 0.0},
     "mnist-conv-wa-shifted": {"initial_state": 0.0},
 }
 DIGITS = ["digits-1fc-w", "digits-1fc-wa", "digits-conv-w", "digits-conv-wa"]
@@ -279,6 +279,7 @@ def test_overrides_take_toml_values_and_plain_words():
         ("learning.beta=strong", 'learning.beta="strong".*a number'),
         ("learning.free_steps=0", "learning.free_steps=0.*at least 1"),
         ("learning.free_steps=2.5", "learning.free_steps=2.5.*an integer"),
+        ("learning.margin=-1", "learning.margin=-1.*at least 0"),
         ("learning.sign=centred", "learning.sign='centred'.*'centered'.*positive, random"),
         ("network.dense=512", "network.dense=512.*a list of integers"),
         ("network.dense=[512, -1]", r"network.dense=\[512, -1\].*at least 1"),
@@ -306,6 +307,15 @@ def test_mistakes_name_the_key_the_value_and_what_is_allowed(override: str, mess
     with pytest.raises(BinepError, match=message) as caught:
         recipes.load("mnist-1fc-w", [override])
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "what"),
+    [("learning.margin=0.1", "learning.margin"), ("hardware.stuck=0.1", "imperfect hardware")],
+)
+def test_what_only_ep_does_is_refused_with_bptt(override: str, what: str):
+    with pytest.raises(BinepError, match=f"{what} with learning.method='bptt'.*'ep'"):
+        recipes.load("mnist-1fc-w-bptt", [override])
 
 
 @pytest.mark.parametrize(

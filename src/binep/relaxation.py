@@ -108,6 +108,8 @@ def relax(
         _check_state(network, clamped, state)
         if nudge is not None:
             _check_target(network, clamped, nudge.target)
+        if clamped.handicap is not None:
+            _check_target(network, clamped, clamped.handicap)
         constant = (
             nudge.beta * network.pull(state, nudge.target)
             if nudge is not None and nudge.kind == "constant"

@@ -86,6 +86,8 @@ def learning_rule(recipe: Recipe, epochs_done: int = 0) -> Rule:
     keys, rates = recipe.learning, recipe.rates(epochs_done)
     if keys.method != "ep":
         raise BinepError(f"learning in C by {keys.method!r}: allowed is learning.method='ep'")
+    if keys.margin:
+        raise BinepError(f"learning in C with learning.margin={keys.margin}: allowed is 0")
     if not {"gamma", "tau", "lr_bias"} <= rates.keys():
         raise BinepError("learning in C needs optimizer.gamma, tau and lr_bias")
 

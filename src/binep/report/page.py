@@ -104,6 +104,12 @@ def _comparison(groups: Sequence[Group]) -> str:
         notes.append("† The recipe was changed: the paper's number is for the one unchanged.")
     if any(group.tested_on != "test" for group in groups):
         notes.append("‡ On validation images, kept out of training, not on the test set.")
+    held = [group.recipe.name for group in groups if group.recipe.learning.margin]
+    if held:
+        notes.append(
+            f"{', '.join(held)}: training error counts what does not win by learning.margin, "
+            "which holds the right class back in training and nowhere else."
+        )
     return (
         '<section><h2>Results beside the paper</h2><div class="wide"><table>'
         f"<thead><tr>{''.join(f'<th>{escape(cell)}</th>' for cell in header)}</tr></thead>"
