@@ -288,6 +288,16 @@ def test_validation_errors_are_not_called_test_errors(folder: Path, tmp_path: Pa
     assert "all 100 validation images" in page.text
 
 
+def test_training_errors_against_a_margin_are_told(page: Page, folder: Path, tmp_path: Path):
+    run = copied(folder, tmp_path, "digits-conv-wa-seed0")
+    recipe = recipes.load(run / "recipe.toml")
+    held = replace(recipe, learning=replace(recipe.learning, margin=0.1))
+    (run / "recipe.toml").write_text(recipes.dumps(held))
+    told = "digits-conv-wa: training error counts what does not win by learning.margin"
+    assert told in Page(write_report([run], tmp_path / "out", device="cpu")).text
+    assert "margin, which holds" not in page.text
+
+
 def test_foreign_folders_are_refused_in_one_line(folder: Path, tmp_path: Path):
     with pytest.raises(BinepError, match="is not a run"):
         write_report([tmp_path], tmp_path / "out")
