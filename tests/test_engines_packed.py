@@ -122,7 +122,7 @@ def assert_same_states(batch: int, *args: Any, kind: str = "pixels", **options: 
     net, ep, _ = reference = build(*args, **options)
     engine = PackedEngine(*reference)
     for x, labels in batches(net, batch, 2, kind):
-        clamped = replace(net.clamp(x), handicap=ep.margin * (1 - 2 * net.target(labels)))
+        clamped = replace(net.clamp(x), handicap=ep.handicap(net.target(labels)))
         settled = partial(relax, net, clamped, tolerance=ep.tolerance)
         free = settled(net.initial(x), ep.free_steps)
         expected = [free.state]

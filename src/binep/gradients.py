@@ -112,9 +112,8 @@ class EquilibriumPropagation:
     def backward(self, network: Network, x: Tensor, labels: Tensor) -> Phases:
         """Run both phases on a mini-batch and fill `.grad` of every parameter."""
         self.check(network)
-        clamped, target = network.clamp(x), network.target(labels)
-        if self.margin:
-            clamped = replace(clamped, handicap=self.margin * (1 - 2 * target))
+        target = network.target(labels)
+        clamped = replace(network.clamp(x), handicap=self.handicap(target))
         free = relax(
             network, clamped, network.initial(clamped), self.free_steps, tolerance=self.tolerance
         )
@@ -141,6 +140,10 @@ class EquilibriumPropagation:
             Nudge(target, beta, self.nudge),
             tolerance=self.tolerance,
         )
+
+    def handicap(self, target: Tensor) -> Tensor | None:
+        """What drives the outputs against their target, like it; None without a margin."""
+        return self.margin * (1 - 2 * target) if self.margin else None
 
     def draw_sign(self) -> int:
         """A fresh sign of beta for a mini-batch, +1 or -1."""

@@ -114,8 +114,7 @@ class Relaxing:
 
     def handicap(self, labels: Tensor) -> Tensor | None:
         """What the outputs have to win against while the network learns, if there is a margin."""
-        margin = self.learning.margin
-        return margin * (1 - 2 * self.target(labels)) if margin else None
+        return self.learning.handicap(self.target(labels))
 
     @cached_property
     def neuron_numbers(self) -> dict[str, float]:

@@ -971,7 +971,7 @@ def relax_share(
         _nth(samples, 3 * thread + 1),
         _nth(samples, 3 * thread + 2),
     )
-    # Traced, every step is the same for all layers; with a margin no first step for all samples.
+    # Traced, every step is the same for all layers; with a margin none is for all samples.
     traced = found.residuals.shape[2] > 1
     ahead = steps[0] > 1 and not traced and margin == 0
     upper = _begin(wiring, synapses, motion, first, ahead)
