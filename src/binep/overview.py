@@ -102,7 +102,7 @@ def _evidence(results: Results) -> list[str]:
 
     def kinds(*keys: str) -> str:
         each = {" ".join(str(run.record.get(key) or "unknown") for key in keys) for run in found}
-        return ", ".join(sorted(each))
+        return "; ".join(sorted(each))
 
     return [
         f"Runs: {len(found)} of {len(results.names)} recipes and variants. Devices: "
