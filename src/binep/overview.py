@@ -276,7 +276,9 @@ def draw_training(results: Results, name: str, path: Path) -> None:
     """Draw errors and pi of a recipe's runs."""
     found, recipe = look_up(Cell("", "", name), results), recipes.load(name)
     histories = [run.metrics[: found.epoch] for run in found.counted]
-    title = f"{name} (n = {len(histories)})"
+    margin = recipe.learning.margin
+    held = f", held back by {margin} in training" if margin else ""
+    title = f"{name} (n = {len(histories)}){held}"
     drawn = figures.training_curves(
         histories, figures.coupling_names(recipe), title, recipe.paper.test
     )
