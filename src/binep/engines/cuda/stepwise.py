@@ -283,9 +283,19 @@ class Chunk:
 
     @property
     def given(self) -> list[Tensor]:
-        """What a phase begins with."""
-        handicap = [] if self.handicap is None else [self.handicap]
-        return [self.first, *self.state, *self.activity, *(self.nudge or ()), *handicap]
+        return _given(self.first, self.state, self.activity, self.nudge, self.handicap)
+
+
+def _given(
+    first: Tensor,
+    state: list[Tensor],
+    activity: list[Tensor],
+    nudge: Nudge | None,
+    handicap: Tensor | None,
+) -> list[Tensor]:
+    """What a phase begins with, all in one list."""
+    held = [] if handicap is None else [handicap]
+    return [first, *state, *activity, *(nudge or ()), *held]
 
 
 class Settling(Stepwise):
@@ -319,8 +329,7 @@ class Settling(Stepwise):
         if key not in self._chunks:
             self._chunks[key] = self._new_chunk(first, state, activity, nudge, handicap)
         chunk = self._chunks[key]
-        held = [] if handicap is None else [handicap]
-        given = [first, *state, *activity, *(nudge or ()), *held]
+        given = _given(first, state, activity, nudge, handicap)
         for place, values in zip(chunk.given, given, strict=True):
             place.copy_(values)
         chunk.active.fill_(True)
