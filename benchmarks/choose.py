@@ -13,7 +13,8 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
-from binep import choices, runs
+from binep.studies import compare as choices
+from binep.training import runs
 
 
 @dataclass(frozen=True)

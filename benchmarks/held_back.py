@@ -14,13 +14,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from binep import metrics
-from binep import recipe as recipes
+from binep.core import metrics
+from binep.core.gradients import EquilibriumPropagation, fill_gradients
+from binep.core.network import Clamped, Network, State
+from binep.core.relaxation import Relaxation, step
 from binep.data import load
-from binep.gradients import EquilibriumPropagation, fill_gradients
-from binep.network import Clamped, Network, State
-from binep.relaxation import Relaxation, step
-from binep.runs import open_run
+from binep.training import recipe as recipes
+from binep.training.runs import open_run
 
 FIRST = 20_000  # of the training images
 SPREAD = 1024.0  # keeps small differences within float16

@@ -20,7 +20,7 @@ from pathlib import Path
 import safetensors.torch
 import torch
 
-from binep import runs
+from binep.training import runs
 
 
 def command(recipe: str, out: Path, overrides: list[str]) -> list[str]:

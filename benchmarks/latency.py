@@ -25,10 +25,10 @@ import numpy as np
 import torch
 
 import binep
-from binep import runs
+from binep.core.relaxation import step
 from binep.deploy import c_program, packed
 from binep.deploy.export import Options, export
-from binep.relaxation import step
+from binep.training import runs
 
 BUILDS = {"C, this machine": ["-O3", "-march=native"], "C, any x86-64": ["-O3"]}
 EAGER = "PyTorch, eager"

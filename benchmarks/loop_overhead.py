@@ -13,10 +13,10 @@ import time
 
 import torch
 
-from binep import recipe as recipes
-from binep import runs
 from binep.data import DATASETS, Dataset, Split
-from binep.watching import Watcher
+from binep.training import recipe as recipes
+from binep.training import runs
+from binep.training.progress import Watcher
 
 
 def timed(rounds: int, batches: int, name: str) -> tuple[list[float], list[float]]:

@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 import torch
 
-from binep import recipe as recipes
-from binep.couplings import ConvPool
+from binep.core.couplings import ConvPool
 from binep.engines.cuda.couplings import Tile, channels_last, convolve, fitting_tile
 from binep.engines.cuda.phases import record
+from binep.training import recipe as recipes
 
 SHARED = 200_000  # bytes of a multiprocessor's memory that tiles may fill
 LAUNCHES = 40  # in one graph

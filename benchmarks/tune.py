@@ -17,13 +17,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from binep import choices, figures, runs, tune
-from binep import recipe as recipes
 from binep.engines.select import select_device
 from binep.files import write_whole
-from binep.overview import TUNING, tuning_table
-from binep.recipe import Recipe
-from binep.results import read_json, rounded
+from binep.report import figures
+from binep.studies import compare as choices
+from binep.studies import tune
+from binep.studies.evidence import read_json, rounded
+from binep.studies.results_page import TUNING, tuning_table
+from binep.training import recipe as recipes
+from binep.training import runs
+from binep.training.recipe import Recipe
 
 # What gamma and tau are multiplied by, in powers of the factor.
 STARTS = {

@@ -3,7 +3,8 @@
 import torch
 
 import binep
-from binep import data, metrics
+from binep import data
+from binep.core import metrics
 
 torch.manual_seed(0)
 digits = data.load("digits")

@@ -2,7 +2,7 @@
 
 import tempfile
 
-from binep import recipe, runs
+from binep.training import recipe, runs
 
 with tempfile.TemporaryDirectory() as folder:
     chosen = recipe.load("digits-1fc-w", ["training.epochs=3"])

@@ -11,8 +11,8 @@ import torch
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
-from binep import recipe as recipes
-from binep.recipe import Recipe
+from binep.training import recipe as recipes
+from binep.training.recipe import Recipe
 
 # Networks this small are faster on one thread: where others use the cores as well, several would
 # spend most of their time waiting for one another.

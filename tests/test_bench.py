@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from binep import BinepError, ConvPool, Dense, Network, bench
-from binep import recipe as recipes
+from binep import BinepError, ConvPool, Dense, Network
+from binep.core.metrics import Tally
 from binep.engines.activity import Activity
-from binep.metrics import Tally
+from binep.studies import bench
+from binep.training import recipe as recipes
 from conftest import SMALL
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from binep import BinepError, checkpoints, data, runs
+from binep import BinepError, data
+from binep.training import checkpoints, runs
 from conftest import small_recipe
 
 CPU = torch.device("cpu")

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from binep import choices, runs
-from binep import recipe as recipes
-from binep.choices import compare, held_out, make_variants, read_choice, render, standing
 from binep.data import load as load_dataset
 from binep.errors import BinepError
-from binep.figures import DASH
+from binep.report.figures import DASH
+from binep.studies import compare as choices
+from binep.studies.compare import compare, held_out, make_variants, read_choice, render, standing
+from binep.training import recipe as recipes
+from binep.training import runs
 from conftest import small_recipe
 
 

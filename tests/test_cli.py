@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from binep import recipe as recipes
-from binep import runs
+from binep.training import recipe as recipes
+from binep.training import runs
 
 ROOT = Path(__file__).parents[1]
 QUICK = [

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from binep import ConvPool, Dense
-from binep.couplings import Coupling
+from binep.core.couplings import Coupling
 
 
 def inner(a: Tensor, b: Tensor) -> float:

@@ -180,7 +180,7 @@ def test_digits_carry_their_origin_and_licence() -> None:
 def test_damaged_digits_ask_for_a_new_installation(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(finding, "__file__", str(tmp_path / "data" / "finding.py"))
+    monkeypatch.setattr(finding, "__file__", str(tmp_path / "finding.py"))
     assert "reinstall binep" in error_of(lambda: data.load("digits"))
     (tmp_path / "digits.safetensors").write_bytes(b"\0" * 117453)
     for call in (data.load, data.fetch):

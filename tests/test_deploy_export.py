@@ -12,11 +12,11 @@ import torch
 from typer.testing import CliRunner
 
 import binep as package
-from binep import recipe as recipes
-from binep import runs
 from binep.cli import app
 from binep.deploy.export import learning_rule
 from binep.errors import BinepError
+from binep.training import recipe as recipes
+from binep.training import runs
 
 SMALL = [
     *("network.dense=[40]", "network.per_class=2", "training.batch_size=100", "training.epochs=2"),

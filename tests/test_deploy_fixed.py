@@ -6,13 +6,7 @@ import numpy as np
 import pytest
 
 from binep.deploy.export import store
-from binep.deploy.fixed import (
-    FixedNetwork,
-    _first,
-    compare_decisions,
-    compare_on_images,
-    why_not,
-)
+from binep.deploy.fixed import FixedNetwork, _first, compare_decisions, compare_on_images, why_not
 from binep.deploy.learning import FixedLearner, FixedRule, Rule
 from binep.deploy.runtime import Runtime
 from binep.errors import BinepError

@@ -11,11 +11,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from binep import recipe as recipes
 from binep.deploy import packed
 from binep.deploy.export import store
 from binep.deploy.stored import StoredNetwork
 from binep.errors import BinepError
+from binep.training import recipe as recipes
 from conftest import small_recipe
 
 

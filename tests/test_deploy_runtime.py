@@ -9,12 +9,12 @@ import pytest
 import torch
 
 import binep
-from binep import recipe as recipes
 from binep.data import DATASETS
 from binep.deploy import packed
 from binep.deploy.export import store
 from binep.deploy.runtime import Runtime
 from binep.errors import BinepError
+from binep.training import recipe as recipes
 
 DENSE_WA = ["network.dense=[70, 40]", "network.per_class=3"]
 CONV_WA = ["network.conv=[5, 70]", "network.kernel=3", "network.padding=1", "network.pool=[2, 1]"]

@@ -29,12 +29,11 @@ from binep import (
     Heaviside,
     Network,
     assign_optimizers,
-    metrics,
     relax,
 )
-from binep import (
-    recipe as recipes,
-)
+from binep.core import metrics
+from binep.core.metrics import Tally
+from binep.core.relaxation import Nudge, step
 from binep.engines.cuda import CudaEngine, ThroughTimeEngine, adjoint, by_moving, deltas
 from binep.engines.cuda import moving as moving_kernels
 from binep.engines.cuda.by_deltas import Deltas
@@ -43,10 +42,9 @@ from binep.engines.cuda.couplings import channels_last, convolve, split_digits
 from binep.engines.cuda.packing import Layout
 from binep.engines.cuda.phases import Phase
 from binep.engines.cuda.stepwise import Stepwise
-from binep.engines.reference import ReferenceEngine, tensor_cores
-from binep.metrics import Tally
-from binep.relaxation import Nudge, step
-from binep.training import random_streams
+from binep.engines.torch.engine import ReferenceEngine, tensor_cores
+from binep.training import recipe as recipes
+from binep.training.trainer import random_streams
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -21,20 +21,20 @@ from binep import (
     Heaviside,
     Network,
     assign_optimizers,
-    checkpoints,
     relax,
 )
+from binep.core.metrics import Tally
+from binep.core.network import READOUTS
+from binep.core.relaxation import Nudge, step
 from binep.data import load
-from binep.engines.reference import ReferenceEngine
-from binep.metrics import Tally
-from binep.network import READOUTS
-from binep.relaxation import Nudge, step
-from binep.runs import build_trainer
+from binep.engines.torch.engine import ReferenceEngine
+from binep.training import checkpoints
+from binep.training.runs import build_trainer
 from conftest import assert_compiled_once, small_recipe
 from engine_cases import batches, chain, momenta
 
 pytest.importorskip("numba")
-from binep.engines.delta import DeltaEngine
+from binep.engines.numba.delta import DeltaEngine
 
 WIDTHS = [1, 31, 32, 33, 64, 65, 257]
 RATES: dict[str, Any] = {"gamma": 1e-2, "tau": 1e-3, "lr_bias": 1e-2}
@@ -418,7 +418,7 @@ def test_what_it_does_not_compute_is_refused_by_name():
 def test_kernels_are_compiled_once():
     """Where one process has compiled them, the next finds them and says nothing."""
     program = (
-        "import torch; from binep import *; from binep.engines.delta import DeltaEngine\n"
+        "import torch; from binep import *; from binep.engines.numba.delta import DeltaEngine\n"
         "net = Network((4,), [Dense(4, 3), Dense(3, 3)], classes=3)\n"
         "engine = DeltaEngine(net, EquilibriumPropagation(2, 2, 1.0),"
         " assign_optimizers(net, gamma=1e-2, tau=1e-4, lr_bias=1e-3))\n"

@@ -20,18 +20,18 @@ from binep import (
     Heaviside,
     Network,
     assign_optimizers,
-    checkpoints,
     relax,
 )
+from binep.core.relaxation import Nudge
 from binep.data import load
-from binep.engines.reference import ReferenceEngine
-from binep.relaxation import Nudge
-from binep.runs import build_trainer
+from binep.engines.torch.engine import ReferenceEngine
+from binep.training import checkpoints
+from binep.training.runs import build_trainer
 from conftest import assert_compiled_once, small_recipe
 from engine_cases import batches, chain, momenta
 
 pytest.importorskip("numba")
-from binep.engines.packed import PackedEngine
+from binep.engines.numba.packed import PackedEngine
 
 WIDTHS = [1, 31, 32, 33, 63, 64, 65, 511, 512, 513]
 BATCHES = [1, 2, 63, 64, 65]
@@ -350,7 +350,7 @@ def test_what_it_does_not_compute_is_refused_by_name():
 def test_kernels_are_compiled_once():
     """Where one process has compiled them, the next finds them and says nothing."""
     program = (
-        "import torch; from binep import *; from binep.engines.packed import PackedEngine\n"
+        "import torch; from binep import *; from binep.engines.numba.packed import PackedEngine\n"
         "net = Network((4,), [Dense(4, 3)], Heaviside(), 'energy', classes=3)\n"
         "engine = PackedEngine(net, EquilibriumPropagation(2, 2, 1.0),"
         " assign_optimizers(net, gamma=1e-2, tau=1e-4, lr_bias=1e-3))\n"
@@ -363,7 +363,7 @@ def test_training_starts_without_importing_the_compiler_of_torch():
     """That takes a second, and several calls in torch do so in passing."""
     program = (
         "import sys, torch; from binep import recipe; from binep.data import load\n"
-        "from binep.runs import build_trainer\n"
+        "from binep.training.runs import build_trainer\n"
         "for name in ('digits-1fc-wa', 'digits-conv-wa'):\n"
         "    chosen = recipe.load(name, ['network.learn_scale=true', 'optimizer.lr_scale=1e-6'])\n"
         "    made = build_trainer(chosen, load('digits'), 0, torch.device('cpu'), 'packed')\n"

@@ -13,8 +13,8 @@ from binep import (
     assign_optimizers,
     relax,
 )
-from binep.engines.reference import ReferenceEngine
-from binep.metrics import Tally
+from binep.core.metrics import Tally
+from binep.engines.torch.engine import ReferenceEngine
 
 
 def train(case: str, seed: int, steps: int) -> tuple[Network, list[Tally]]:

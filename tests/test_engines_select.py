@@ -15,9 +15,9 @@ from binep import (
     Network,
     assign_optimizers,
 )
+from binep.core.gradients import Learning
+from binep.core.neurons import HardSigmoid, Heaviside
 from binep.engines.select import select_device, select_engine
-from binep.gradients import Learning
-from binep.neurons import HardSigmoid, Heaviside
 
 EP = EquilibriumPropagation(4, 2, 2.0)
 
@@ -35,7 +35,7 @@ def test_auto_takes_the_fastest_engine_for_the_network():
 
 
 def test_falling_back_is_said_with_the_reason(monkeypatch: pytest.MonkeyPatch):
-    for module in [name for name in sys.modules if name.startswith("binep.engines.packed")]:
+    for module in [name for name in sys.modules if name.startswith("binep.engines.numba.packed")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "numba", None)
     said: list[str] = []
@@ -50,7 +50,7 @@ def test_a_torch_without_convolutions_of_bytes_falls_back(
     broken: str, monkeypatch: pytest.MonkeyPatch
 ):
     """The ops that engine 'delta' convolves with are not public: they may go, or change."""
-    relaxing = pytest.importorskip("binep.engines.delta.relaxing")
+    relaxing = pytest.importorskip("binep.engines.numba.delta.relaxing")
     chain = [ConvPool(1, 2, kernel=3), ConvPool(2, 2, kernel=3), Dense(8, 3)]
     net = Network((1, 6, 6), chain, HardSigmoid(), "prototypical", classes=3)
     built = net, EP, assign_optimizers(net, gamma=1e-2, tau=1e-3, lr_bias=1e-2)

@@ -6,16 +6,19 @@ import math
 import pytest
 import torch
 
-from binep import EquilibriumPropagation, figures, metrics, runs
-from binep import gradcheck as checks
-from binep import recipe as recipes
+from binep import EquilibriumPropagation
+from binep.core import metrics
+from binep.core.network import Network
 from binep.data import load as load_dataset
 from binep.data import shuffled
 from binep.errors import BinepError
-from binep.gradcheck import Agreement, GradCheck, gradcheck
-from binep.network import Network
-from binep.recipe import Recipe
-from binep.training import random_streams
+from binep.report import figures
+from binep.studies import gradcheck as checks
+from binep.studies.gradcheck import Agreement, GradCheck, gradcheck
+from binep.training import recipe as recipes
+from binep.training import runs
+from binep.training.recipe import Recipe
+from binep.training.trainer import random_streams
 
 BATCH, STEPS = 6, 5
 CPU = torch.device("cpu")

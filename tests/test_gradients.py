@@ -14,10 +14,10 @@ from binep import (
     Heaviside,
     Network,
     Nudge,
-    metrics,
     relax,
 )
-from binep.couplings import Coupling
+from binep.core import metrics
+from binep.core.couplings import Coupling
 
 T, K = 300, 6
 CASES = ["dense", "dense energy", "conv", "conv energy", "real", "cross-entropy"]

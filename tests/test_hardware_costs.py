@@ -9,11 +9,11 @@ import pytest
 import torch
 from rich.console import Console
 
-from binep import recipe as recipes
-from binep import runs
 from binep.errors import BinepError
 from binep.hardware import costs, sweep
 from binep.hardware.costs import Operations
+from binep.training import recipe as recipes
+from binep.training import runs
 
 
 def count(name: str, *overrides: str) -> costs.HardwareReport:

@@ -7,17 +7,12 @@ import torch
 from torch import nn
 
 import binep
-from binep import recipe as recipes
-from binep import runs
+from binep.core.imperfect import ImperfectBop, Imperfections, ImperfectNetwork, ImperfectWeight
 from binep.data import load as load_data
 from binep.engines.select import select_engine
 from binep.errors import BinepError
-from binep.hardware.imperfect import (
-    ImperfectBop,
-    Imperfections,
-    ImperfectNetwork,
-    ImperfectWeight,
-)
+from binep.training import recipe as recipes
+from binep.training import runs
 
 SMALL = [
     "network.dense=[40]",

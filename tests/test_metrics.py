@@ -3,7 +3,8 @@ import math
 import pytest
 import torch
 
-from binep import Dense, Network, metrics
+from binep import Dense, Network
+from binep.core import metrics
 
 
 def test_errors_count_both_readouts():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from binep import Bop, ConvPool, Dense, Network, assign_optimizers
-from binep.optim import PositiveSGD, check_claims
+from binep.core.optim import PositiveSGD, check_claims
 
 
 def one(w: float, **options) -> tuple[nn.Parameter, Bop]:

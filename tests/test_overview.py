@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from matplotlib.image import imread
 
-from binep import choices
-from binep import recipe as recipes
 from binep.errors import BinepError
-from binep.overview import TUNING, overview, write_overview
-from binep.reproduce import BEYOND, GOALS, render
-from binep.results import Results, open_results, write_result
-from binep.runs import Run
+from binep.studies import compare as choices
+from binep.studies.evidence import Results, open_results, write_result
+from binep.studies.reproduce import BEYOND, GOALS, render
+from binep.studies.results_page import TUNING, overview, write_overview
+from binep.training import recipe as recipes
+from binep.training.runs import Run
 
 ROOT = Path(__file__).parents[1]
 

@@ -9,11 +9,11 @@ from dataclasses import asdict, replace
 import pytest
 import torch
 
-from binep import recipe as recipes
-from binep.couplings import ConvPool
+from binep.core.couplings import ConvPool
+from binep.core.neurons import Heaviside
 from binep.errors import BinepError
-from binep.neurons import Heaviside
-from binep.training import random_streams
+from binep.training import recipe as recipes
+from binep.training.trainer import random_streams
 
 PAPER = [
     "mnist-1fc-w",

@@ -7,9 +7,9 @@ everything else is the recipe's own. A schedule acts between epochs: the first i
 import pytest
 import torch
 
-from binep import recipe as recipes
-from binep import runs
 from binep.data import DATASETS, Dataset, Split
+from binep.training import recipe as recipes
+from binep.training import runs
 
 SHORT = ["learning.free_steps=3", "learning.nudged_steps=2", "training.batch_size=2"]
 

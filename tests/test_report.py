@@ -15,11 +15,10 @@ import torch
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from binep import figures, runs
-from binep import recipe as recipes
+from binep.core.network import READOUTS
 from binep.errors import BinepError
-from binep.network import READOUTS
 from binep.report import (
+    figures,
     group_runs,
     headline,
     open_runs,
@@ -27,6 +26,8 @@ from binep.report import (
     reading_cost,
     write_report,
 )
+from binep.training import recipe as recipes
+from binep.training import runs
 from conftest import small_recipe
 
 VOID = {"meta", "img", "br", "hr", "link", "input"}

@@ -10,13 +10,10 @@ import numpy as np
 import pytest
 from matplotlib.container import ErrorbarContainer
 
-from binep import recipe as recipes
-from binep import reproduce as studies
-from binep import runs
 from binep.errors import BinepError
-from binep.figures import DASH
-from binep.recipe import PaperKeys
-from binep.reproduce import (
+from binep.report.figures import DASH
+from binep.studies import reproduce as studies
+from binep.studies.reproduce import (
     STUDIES,
     Cell,
     Found,
@@ -28,7 +25,10 @@ from binep.reproduce import (
     reproduce,
     verdict,
 )
-from binep.watching import Watcher
+from binep.training import recipe as recipes
+from binep.training import runs
+from binep.training.progress import Watcher
+from binep.training.recipe import PaperKeys
 
 TINY = (
     "network.dense=[16]",

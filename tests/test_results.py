@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from binep import recipe as recipes
-from binep import runs
 from binep.errors import BinepError
 from binep.report import settings
-from binep.reproduce import Cell
-from binep.results import Results, open_results, read_result, variant_name, write_result
-from binep.runs import Run
+from binep.studies.evidence import Results, open_results, read_result, variant_name, write_result
+from binep.studies.reproduce import Cell
+from binep.training import recipe as recipes
+from binep.training import runs
+from binep.training.runs import Run
 from conftest import small_recipe
 
 

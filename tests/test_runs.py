@@ -16,11 +16,12 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from binep import checkpoints, data, files, runs
-from binep import recipe as recipes
+from binep import data, files
 from binep.errors import BinepError
-from binep.training import Trainer
-from binep.watching import Watcher
+from binep.training import checkpoints, runs
+from binep.training import recipe as recipes
+from binep.training.progress import Watcher
+from binep.training.trainer import Trainer
 from conftest import small_recipe
 
 CPU = torch.device("cpu")

@@ -3,10 +3,11 @@
 import pytest
 import torch
 
-from binep import data, runs
+from binep import data
+from binep.core.metrics import Tally
 from binep.errors import BinepError
-from binep.metrics import Tally
-from binep.training import Trainer, random_streams, troubles
+from binep.training import runs
+from binep.training.trainer import Trainer, random_streams, troubles
 from conftest import small_recipe
 
 CPU = torch.device("cpu")

@@ -9,13 +9,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from binep import metrics, runs, tune
-from binep import recipe as recipes
-from binep.choices import held_out
+from binep.core import metrics
 from binep.data import Dataset, load
 from binep.errors import BinepError
-from binep.figures import MINUS
-from binep.tune import AIMS, BAND, CLOSE, Rates, Tuned, combinations, render, write_recipe
+from binep.report.figures import MINUS
+from binep.studies import tune
+from binep.studies.compare import held_out
+from binep.studies.tune import AIMS, BAND, CLOSE, Rates, Tuned, combinations, render, write_recipe
+from binep.training import recipe as recipes
+from binep.training import runs
 
 QUICK = ["network.dense=[128]", "learning.free_steps=15", "training.batch_size=32"]
 

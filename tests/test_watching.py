@@ -4,9 +4,15 @@ import sys
 
 import pytest
 
-from binep import runs
 from binep.errors import BinepError
-from binep.watching import BarWatcher, PlainWatcher, TensorBoardWatcher, Watchers, usual_watcher
+from binep.training import runs
+from binep.training.progress import (
+    BarWatcher,
+    PlainWatcher,
+    TensorBoardWatcher,
+    Watchers,
+    usual_watcher,
+)
 from conftest import small_recipe
 
 

@@ -2,7 +2,7 @@ import math
 
 import torch
 
-from binep.weights import BinaryWeight, RealWeight, default_draw, sign
+from binep.core.weights import BinaryWeight, RealWeight, default_draw, sign
 
 
 def test_sign_is_never_zero():

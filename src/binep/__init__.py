@@ -4,17 +4,21 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from binep.moved import forward_old_paths
+
 if TYPE_CHECKING:
-    from binep.couplings import ConvPool, Dense
+    from binep.core.couplings import ConvPool, Dense
+    from binep.core.gradients import BackpropThroughTime, EquilibriumPropagation, Phases
+    from binep.core.network import Network
+    from binep.core.neurons import HardSigmoid, Heaviside
+    from binep.core.optim import Bop, assign_optimizers
+    from binep.core.relaxation import Nudge, Relaxation, relax
     from binep.deploy.runtime import load
     from binep.errors import BinepError
-    from binep.gradients import BackpropThroughTime, EquilibriumPropagation, Phases
-    from binep.network import Network
-    from binep.neurons import HardSigmoid, Heaviside
-    from binep.optim import Bop, assign_optimizers
-    from binep.relaxation import Nudge, Relaxation, relax
 
 __version__ = "0.1.0"
+
+forward_old_paths()
 
 __all__ = [
     "BackpropThroughTime",
@@ -36,21 +40,21 @@ __all__ = [
 
 # Names are imported when first used: `binep --help` and a deployed model need no torch.
 _HOME = {
-    "BackpropThroughTime": "gradients",
+    "BackpropThroughTime": "core.gradients",
     "BinepError": "errors",
-    "Bop": "optim",
-    "ConvPool": "couplings",
-    "Dense": "couplings",
-    "EquilibriumPropagation": "gradients",
-    "HardSigmoid": "neurons",
-    "Heaviside": "neurons",
-    "Network": "network",
-    "Nudge": "relaxation",
-    "Phases": "gradients",
-    "Relaxation": "relaxation",
-    "assign_optimizers": "optim",
+    "Bop": "core.optim",
+    "ConvPool": "core.couplings",
+    "Dense": "core.couplings",
+    "EquilibriumPropagation": "core.gradients",
+    "HardSigmoid": "core.neurons",
+    "Heaviside": "core.neurons",
+    "Network": "core.network",
+    "Nudge": "core.relaxation",
+    "Phases": "core.gradients",
+    "Relaxation": "core.relaxation",
+    "assign_optimizers": "core.optim",
     "load": "deploy.runtime",
-    "relax": "relaxation",
+    "relax": "core.relaxation",
 }
 
 

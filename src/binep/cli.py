@@ -126,10 +126,10 @@ def train(
 
     Example: binep train mnist-1fc-w --seed 1 --set learning.beta=0.5
     """
-    from binep import recipe as recipes
-    from binep import runs
     from binep.engines.select import select_device
-    from binep.watching import (
+    from binep.training import recipe as recipes
+    from binep.training import runs
+    from binep.training.progress import (
         PlainWatcher,
         TensorBoardWatcher,
         Watcher,
@@ -212,7 +212,7 @@ def recipes(
     """
     from dataclasses import asdict
 
-    from binep import recipe as known
+    from binep.training import recipe as known
 
     if name is not None:
         chosen = known.load(name, overrides or [])
@@ -259,10 +259,10 @@ def evaluate(
 
     Example: binep eval runs/digits-1fc-w-seed0 --readout single
     """
-    from binep import runs
+    from binep.core.network import READOUTS
     from binep.errors import choose
     from binep.hardware.sweep import on_hardware
-    from binep.network import READOUTS
+    from binep.training import runs
 
     choose(readout, READOUTS, "readout")
     choose(split, ("test", "train"), "split")
@@ -320,10 +320,11 @@ def gradcheck(
 
     Example: binep gradcheck mnist-1fc-w --beta 0.3 --beta 0.01 --dtype float64
     """
-    from binep import figures, runs
-    from binep import gradcheck as check
-    from binep import recipe as recipes
     from binep.files import make_folder
+    from binep.report import figures
+    from binep.studies import gradcheck as check
+    from binep.training import recipe as recipes
+    from binep.training import runs
 
     make_folder(out)
     if run is not None:
@@ -384,8 +385,8 @@ def reproduce(
 
     Example: binep reproduce table1 --seeds 3
     """
-    from binep import figures
-    from binep import reproduce as studies
+    from binep.report import figures
+    from binep.studies import reproduce as studies
 
     if source is not None:
         _reproduce_from(source, what)
@@ -416,11 +417,11 @@ def reproduce(
 
 
 def _reproduce_from(source: Path, what: str | None) -> None:
-    from binep import figures
-    from binep import reproduce as studies
     from binep.files import make_folder
-    from binep.overview import DPI, write_overview
-    from binep.results import open_results
+    from binep.report import figures
+    from binep.studies import reproduce as studies
+    from binep.studies.evidence import open_results
+    from binep.studies.results_page import DPI, write_overview
 
     results = open_results(source)
     if what is None:
@@ -462,9 +463,9 @@ def bench(
 
     Example: binep bench mnist-1fc-w mnist-1fc-wa --train 300 --out table.md
     """
-    from binep import bench as benches
-    from binep.figures import text_table
     from binep.files import check_file
+    from binep.report.figures import text_table
+    from binep.studies import bench as benches
 
     files = out or []
     benches.check_out(files, sweep)
@@ -501,7 +502,7 @@ def results(
     Example: binep results runs --to results
     """
     from binep.report import open_runs
-    from binep.results import write_result
+    from binep.studies.evidence import write_result
 
     for run in sorted(open_runs(folders), key=lambda run: len(run.metrics)):
         print(
@@ -541,8 +542,9 @@ def choose(
 
     Example: binep choose mnist-2fc-w --variant "optimizer.lr_bias=[0.2, 0.1, 0.05]" --epochs 10
     """
-    from binep import choices, runs
     from binep.files import check_file
+    from binep.studies import compare as choices
+    from binep.training import runs
 
     if to is not None:
         check_file(to)
@@ -581,9 +583,9 @@ def tune(
 
     Example: binep tune mnist-1fc-wa --set optimizer.tau=1e-5 --to mine.toml
     """
-    from binep import recipe as recipes
-    from binep import tune as tuning
     from binep.files import check_file
+    from binep.studies import tune as tuning
+    from binep.training import recipe as recipes
 
     if to is not None:
         check_file(to)
@@ -629,9 +631,9 @@ def export(
 
     Example: binep export runs/mnist-1fc-wa-seed0 --to shipped --format c --learning
     """
-    from binep import runs
     from binep.deploy.export import Options
     from binep.deploy.export import export as ship
+    from binep.training import runs
 
     options = Options(readout, vectors, state_bits, momentum_bits if learning else None)
     written = ship(runs.open_run(run), to, format, options, data_dir=data_dir, offline=offline)
@@ -705,10 +707,10 @@ def _run_or_recipe(what: str, overrides: list[str], device: str) -> tuple[Any, A
     """A run (or None), its recipe, and its network, fresh if it is only a recipe."""
     import torch
 
-    from binep import recipe as recipes
-    from binep import runs
     from binep.engines.select import select_device
     from binep.hardware.sweep import on_hardware
+    from binep.training import recipe as recipes
+    from binep.training import runs
 
     if Path(what).is_dir():
         opened = on_hardware(runs.open_run(what), overrides)

@@ -14,14 +14,7 @@ that scikit-learn ships: pixel v of 0..16 is stored as round(255 v / 16), in a f
 """
 
 from binep.data.dataset import Augmentation, Dataset, Split, shuffled
-from binep.data.finding import (
-    FileStatus,
-    Folder,
-    cache_folder,
-    check,
-    fetch,
-    load,
-)
+from binep.data.finding import FileStatus, Folder, cache_folder, check, fetch, load
 from binep.data.sources import (
     CIFAR10,
     DATASETS,

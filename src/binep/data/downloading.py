@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.request import Request, urlopen
 
 from binep.data.sources import File, Source
-from binep.data.verifying import verify
+from binep.data.verify import verify
 from binep.errors import BinepError
 
 BLOCK = 1 << 16  # bytes

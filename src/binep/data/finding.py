@@ -12,7 +12,7 @@ import torch
 from binep.data.dataset import Dataset
 from binep.data.downloading import download
 from binep.data.sources import DATASETS, File, Source
-from binep.data.verifying import verify
+from binep.data.verify import verify
 from binep.errors import BinepError, choose
 
 Folder = str | os.PathLike[str]
@@ -119,7 +119,7 @@ def _places(name: str, data_dir: Folder | None) -> tuple[Source, list[Path]]:
     """The source called `name` and the folders to search; downloads go below the first of them."""
     source = DATASETS[choose(name, DATASETS, "data set")]
     if not source.mirrors:
-        return source, [Path(__file__).parents[1]]
+        return source, [Path(__file__).parent]
     named = [folder for folder in (data_dir, os.environ.get("BINEP_DATA")) if folder]
     try:
         return source, [*(Path(folder).expanduser() for folder in named), cache_folder()]

@@ -11,13 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from binep.deploy import fixed, layout
-from binep.deploy.fixed import (
-    PARAMETER_BITS,
-    STATE_BITS,
-    Agreement,
-    Decisions,
-    FixedNetwork,
-)
+from binep.deploy.fixed import PARAMETER_BITS, STATE_BITS, Agreement, Decisions, FixedNetwork
 from binep.deploy.folder import readme, write_files
 from binep.deploy.learning import BETA_BITS, FixedRule
 from binep.deploy.runtime import Runtime

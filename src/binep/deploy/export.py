@@ -6,19 +6,19 @@ from typing import Any
 
 import numpy as np
 
-from binep.couplings import ConvPool, Coupling
+from binep.core.couplings import ConvPool, Coupling
+from binep.core.dynamics import EnergyBased
+from binep.core.network import Network
+from binep.core.neurons import Heaviside
 from binep.data import DATASETS, Folder
 from binep.deploy import c_program, memory, packed
 from binep.deploy.fixed import STATE_BITS
 from binep.deploy.learning import FixedRule, Rule
 from binep.deploy.stored import Array, StoredCoupling, StoredNetwork
-from binep.dynamics import EnergyBased
 from binep.errors import BinepError, choose
 from binep.files import make_folder
-from binep.network import Network
-from binep.neurons import Heaviside
-from binep.recipe import Recipe
-from binep.runs import Run
+from binep.training.recipe import Recipe
+from binep.training.runs import Run
 
 FORMATS = ("packed", "c", "mem")
 # Test vectors, unless told otherwise; every step of every neuron is written for memory images.

@@ -6,14 +6,14 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from binep.core.gradients import BackpropThroughTime, Learning
+from binep.core.imperfect import why_only_reference
+from binep.core.metrics import Tally
+from binep.core.network import Network
+from binep.core.optim import Optimizers
 from binep.engines.activity import Activity
-from binep.engines.reference import ReferenceEngine
+from binep.engines.torch.engine import ReferenceEngine
 from binep.errors import BinepError, choose
-from binep.gradients import BackpropThroughTime, Learning
-from binep.hardware.imperfect import why_only_reference
-from binep.metrics import Tally
-from binep.network import Network
-from binep.optim import Optimizers
 
 
 class Engine(Protocol):
@@ -71,7 +71,7 @@ def _cuda(network: Network, learning: Learning, optimizers: Optimizers) -> Engin
 
 def _packed(network: Network, learning: Learning, optimizers: Optimizers) -> Engine:
     try:
-        from binep.engines.packed import PackedEngine
+        from binep.engines.numba.packed import PackedEngine
     except ModuleNotFoundError as error:
         if error.name not in ("numba", "llvmlite"):
             raise
@@ -81,7 +81,7 @@ def _packed(network: Network, learning: Learning, optimizers: Optimizers) -> Eng
 
 def _delta(network: Network, learning: Learning, optimizers: Optimizers) -> Engine:
     try:
-        from binep.engines.delta import DeltaEngine
+        from binep.engines.numba.delta import DeltaEngine
     except ModuleNotFoundError as error:
         if error.name not in ("numba", "llvmlite"):
             raise

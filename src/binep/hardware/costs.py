@@ -18,12 +18,12 @@ from rich.console import Group
 from rich.table import Table
 from torch import Tensor
 
-from binep import recipe as recipes
-from binep.couplings import Coupling
+from binep.core.couplings import Coupling
+from binep.core.network import Network
+from binep.core.relaxation import step
 from binep.errors import BinepError, choose
-from binep.network import Network
-from binep.recipe import Recipe
-from binep.relaxation import step
+from binep.training import recipe as recipes
+from binep.training.recipe import Recipe
 
 REAL_BITS = 32
 # The paper calls 64-bit floating point full precision.

@@ -8,15 +8,15 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from binep import recipe as recipes
 from binep.data import Dataset, Folder, Split
 from binep.engines.select import select_device
 from binep.errors import BinepError
-from binep.figures import BLUE, ORANGE, new_figure, save, styled
 from binep.files import make_folder, write_whole
-from binep.recipe import Recipe
-from binep.runs import Run, build_trainer, fitting_threads
-from binep.training import evaluate
+from binep.report.figures import BLUE, ORANGE, new_figure, save, styled
+from binep.training import recipe as recipes
+from binep.training.recipe import Recipe
+from binep.training.runs import Run, build_trainer, fitting_threads
+from binep.training.trainer import evaluate
 
 # What is tried of each imperfection, and how its axis is labelled.
 VALUES: dict[str, tuple[str, list[Any]]] = {

@@ -6,12 +6,12 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from binep import recipe as recipes
-from binep import runs
 from binep.errors import BinepError
-from binep.figures import Spread
-from binep.recipe import Recipe
-from binep.runs import Run
+from binep.report.figures import Spread
+from binep.training import recipe as recipes
+from binep.training import runs
+from binep.training.recipe import Recipe
+from binep.training.runs import Run
 
 
 def open_runs(folders: Iterable[Path]) -> list[Run]:

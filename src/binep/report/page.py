@@ -8,13 +8,13 @@ from typing import Any
 
 from torch import Tensor
 
-from binep import figures
-from binep import recipe as recipes
-from binep.figures import DASH, Spread, duration, number
-from binep.network import READOUTS
+from binep.core.network import READOUTS
+from binep.report import figures
+from binep.report.figures import DASH, Spread, duration, number
 from binep.report.groups import Group, seconds_until
 from binep.report.reading import Reading
-from binep.training import troubles
+from binep.training import recipe as recipes
+from binep.training.trainer import troubles
 
 # Names of classes that are not digits.
 CLASSES = {

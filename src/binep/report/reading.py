@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from binep.core.network import READOUTS, Network
+from binep.core.relaxation import Nudge, relax
 from binep.data import Dataset, Folder
 from binep.errors import BinepError
-from binep.network import READOUTS, Network
-from binep.recipe import Recipe
-from binep.relaxation import Nudge, relax
 from binep.report.groups import Group
-from binep.training import TEST_BATCH
+from binep.training.recipe import Recipe
+from binep.training.trainer import TEST_BATCH
 
 # Multiply-adds that reading test images may cost: about a minute on a laptop, seconds on a GPU.
 READING_COST = {"cpu": 4e12, "cuda": 4e14}

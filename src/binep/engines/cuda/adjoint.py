@@ -27,13 +27,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from binep.couplings import levels
+from binep.core.couplings import levels
+from binep.core.gradients import BackpropThroughTime
+from binep.core.network import Network
 from binep.engines.cuda.convolving import largest_in_pool, pool_corner
 from binep.engines.cuda.couplings import FastConv, FastDense, flat, launch
 from binep.engines.cuda.phases import all_dense, in_order, largest_change
-from binep.engines.reference import tensor_cores
-from binep.gradients import BackpropThroughTime
-from binep.network import Network
+from binep.engines.torch.engine import tensor_cores
 
 
 @triton.jit

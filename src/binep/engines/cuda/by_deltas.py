@@ -9,14 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from binep.dynamics import Prototypical
+from binep.core.dynamics import Prototypical
+from binep.core.network import Network
+from binep.core.neurons import HardSigmoid
 from binep.engines.cuda.couplings import FastDense, Tensors
 from binep.engines.cuda.deltas import product_kernel, send_kernel
 from binep.engines.cuda.packing import Layout, pack_together, padded
 from binep.engines.cuda.phases import Phase, Relaxing, all_dense, power_of_two
-from binep.engines.units import sent_units
-from binep.network import Network
-from binep.neurons import HardSigmoid
+from binep.engines.fixed_point import sent_units
 
 OUTPUTS = 128  # of a tile
 WIDEST = 8192  # neurons of a layer that fit into the registers of a program

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from binep.couplings import ConvPool
+from binep.core.couplings import ConvPool
+from binep.core.network import Network
 from binep.engines.cuda.conv_events import SILENT
 from binep.engines.cuda.couplings import FastConv, FastDense, Kept, KeptSums, Listed
 from binep.engines.cuda.phases import Nudge, Phase, largest_change
 from binep.engines.cuda.stepwise import BUSY_STEPS, Stepwise
-from binep.network import Network
 
 
 @dataclass

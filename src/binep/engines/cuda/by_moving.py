@@ -11,15 +11,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from binep.couplings import ConvPool, Dense
-from binep.dynamics import Prototypical
+from binep.core.couplings import ConvPool, Dense
+from binep.core.dynamics import Prototypical
+from binep.core.network import Network
+from binep.core.neurons import HardSigmoid
 from binep.engines.cuda.couplings import FastConv, Tensors, Tile, flat
 from binep.engines.cuda.moving import compact_kernel, convolve_kernel, pool_and_top_kernel
 from binep.engines.cuda.packing import padded
 from binep.engines.cuda.phases import Phase, Relaxing, in_order, power_of_two
 from binep.errors import BinepError
-from binep.network import Network
-from binep.neurons import HardSigmoid
 
 THIN = 16  # outputs at most
 TERMS_UP, TERMS_DOWN = 3200, 1 << 20  # of a sum that one program adds up

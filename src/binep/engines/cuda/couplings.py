@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.grad import conv2d_weight
 
-from binep.couplings import ConvPool, Dense, Shape
+from binep.core.couplings import ConvPool, Dense, Shape
+from binep.core.network import Network
 from binep.engines.cuda.conv_events import (
     dense_events_kernel,
     down_events_kernel,
@@ -20,7 +21,6 @@ from binep.engines.cuda.conv_events import (
 from binep.engines.cuda.convolving import conv_kernel, pool_kernel, unpool_kernel
 from binep.engines.cuda.kernels import BLOCK
 from binep.engines.cuda.packing import PackedSigns
-from binep.network import Network
 
 DIGIT_BITS = 10
 DIGITS = 3

@@ -18,20 +18,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from binep.couplings import ConvPool, Coupling, Dense, Shape, levels
-from binep.dynamics import EnergyBased
+from binep.core.couplings import ConvPool, Coupling, Dense, Shape, levels
+from binep.core.dynamics import EnergyBased
+from binep.core.gradients import EquilibriumPropagation, Learning
+from binep.core.metrics import Tally
+from binep.core.network import READOUTS, Network
+from binep.core.neurons import HardSigmoid, Heaviside
+from binep.core.optim import Bop, Optimizers
 from binep.engines.cuda.couplings import DIGIT_BITS, FastConv, FastDense
 from binep.engines.cuda.learning import count_kernel, tally_kernel
 from binep.engines.cuda.phases import Phase, in_order, power_of_two, record
 from binep.engines.cuda.relaxing import choose_relaxer
 from binep.engines.cuda.updating import Updater
-from binep.engines.reference import tensor_cores
+from binep.engines.torch.engine import tensor_cores
 from binep.errors import BinepError
-from binep.gradients import EquilibriumPropagation, Learning
-from binep.metrics import Tally
-from binep.network import READOUTS, Network
-from binep.neurons import HardSigmoid, Heaviside
-from binep.optim import Bop, Optimizers
 
 EXACT_SUM = 2**24
 SLOTS = 64

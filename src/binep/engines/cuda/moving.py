@@ -19,12 +19,7 @@ All layers of a sample lie side by side, (batch, total), images channels last; m
 import triton
 import triton.language as tl
 
-from binep.engines.cuda.convolving import (
-    largest_in_pool,
-    next_block,
-    taps_inside,
-    window_of_any,
-)
+from binep.engines.cuda.convolving import largest_in_pool, next_block, taps_inside, window_of_any
 from binep.engines.cuda.kernels import moved, thin_product, thin_sums
 
 # Numbers in float8 have four significant bits, the last of which is this one in float32.

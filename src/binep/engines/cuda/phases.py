@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from binep.couplings import Dense
+from binep.core.couplings import Dense
+from binep.core.gradients import EquilibriumPropagation
+from binep.core.network import Network
+from binep.core.neurons import Heaviside
 from binep.engines.cuda.couplings import FastConv, FastDense, Tensors
-from binep.gradients import EquilibriumPropagation
-from binep.network import Network
-from binep.neurons import Heaviside
 
 Nudge = tuple[Tensor, Tensor, Tensor]  # target, signed beta, the state a constant nudge pulls at
 

@@ -1,13 +1,13 @@
 """The choice between the ways of relaxing a mini-batch on the GPU."""
 
+from binep.core.gradients import EquilibriumPropagation
+from binep.core.network import Network
 from binep.engines.cuda.by_deltas import Deltas
 from binep.engines.cuda.by_events import ConvEvents
 from binep.engines.cuda.by_moving import Moving
 from binep.engines.cuda.phases import Relaxing
 from binep.engines.cuda.sample_by_sample import Events, Thin
 from binep.engines.cuda.stepwise import Settling, Stepwise
-from binep.gradients import EquilibriumPropagation
-from binep.network import Network
 
 # The fastest first; the last one fits everything.
 RELAXERS: list[type[Relaxing]] = [Thin, Events, ConvEvents, Deltas, Moving, Stepwise]

@@ -6,19 +6,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from binep.dynamics import Prototypical
+from binep.core.dynamics import Prototypical
+from binep.core.network import Network
 from binep.engines.cuda.couplings import dtype_of_bits
-from binep.engines.cuda.phases import (
-    Phase,
-    Relaxing,
-    Sums,
-    all_dense,
-    per_sample,
-    power_of_two,
-)
+from binep.engines.cuda.phases import Phase, Relaxing, Sums, all_dense, per_sample, power_of_two
 from binep.engines.cuda.settling import events_kernel, thin_kernel
 from binep.engines.cuda.stepwise import BUSY_STEPS, Stepwise
-from binep.network import Network
 
 OUTPUTS = 16  # as many as a word has room for
 WIDTH = 16384  # hidden neurons that fit into the registers of a program

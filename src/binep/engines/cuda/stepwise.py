@@ -8,18 +8,11 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from binep.dynamics import EnergyBased, Prototypical
+from binep.core.dynamics import EnergyBased, Prototypical
+from binep.core.network import Network
 from binep.engines.cuda.couplings import FastDense, Listed, launch
 from binep.engines.cuda.kernels import advance_kernel, top_kernel
-from binep.engines.cuda.phases import (
-    Nudge,
-    Phase,
-    Relaxing,
-    all_dense,
-    largest_change,
-    record,
-)
-from binep.network import Network
+from binep.engines.cuda.phases import Nudge, Phase, Relaxing, all_dense, largest_change, record
 
 BUSY_STEPS = 4  # in which most bits of a wide network change, so that products are cheaper
 THIN = 16  # outputs whose product is done where it is needed

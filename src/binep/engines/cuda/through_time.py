@@ -3,16 +3,16 @@
 import torch
 from torch import Tensor
 
-from binep.dynamics import Prototypical
+from binep.core.dynamics import Prototypical
+from binep.core.gradients import BackpropThroughTime, EquilibriumPropagation
+from binep.core.metrics import Tally
+from binep.core.network import Network
+from binep.core.neurons import HardSigmoid
+from binep.core.optim import Optimizers
 from binep.engines.cuda.adjoint import Adjoint
 from binep.engines.cuda.engine import CudaEngine
 from binep.engines.cuda.phases import Phase
-from binep.engines.reference import tensor_cores
-from binep.gradients import BackpropThroughTime, EquilibriumPropagation
-from binep.metrics import Tally
-from binep.network import Network
-from binep.neurons import HardSigmoid
-from binep.optim import Optimizers
+from binep.engines.torch.engine import tensor_cores
 
 
 class ThroughTimeEngine(CudaEngine):

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from binep.couplings import levels
+from binep.core.couplings import levels
+from binep.core.network import Network
+from binep.core.optim import Bop
+from binep.core.weights import BinaryWeight
 from binep.engines.cuda.couplings import FastConv, FastDense, flat, launch, product
 from binep.engines.cuda.kernels import bop_kernel
 from binep.engines.cuda.learning import changes_kernel, learn_kernel
 from binep.engines.cuda.phases import Phase
-from binep.engines.reference import tensor_cores
-from binep.network import Network
-from binep.optim import Bop
-from binep.weights import BinaryWeight
+from binep.engines.torch.engine import tensor_cores
 
 # Factor on changes of real activities, which would else sink below what float16 can hold.
 SPREAD = 1024

@@ -1,0 +1,55 @@
+"""How a state moves in one time step: prototypical or energy-based.
+
+A dynamics is a value with one method, `advance(neuron, state, drive, nudge)`, which returns a
+layer's next state from its state, its drive, and (top layer, nudged phase) the nudge.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from binep.core.neurons import Neuron
+
+
+class Dynamics(Protocol):
+    def advance(
+        self, neuron: Neuron, state: Tensor, drive: Tensor, nudge: Tensor | None = None
+    ) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Prototypical:
+    """`s <- rho(drive)`, nudged `s <- rho(drive) + nudge` (eq:prototypical-settings).
+
+    Attributes:
+        clamp_nudged: whether a nudged state is clamped to [0, 1].
+        send_state: whether a nudged state is sent as it is, beyond [0, 1] too, and not `rho` of it.
+    """
+
+    clamp_nudged: bool
+    send_state: bool = False
+
+    def advance(
+        self, neuron: Neuron, state: Tensor, drive: Tensor, nudge: Tensor | None = None
+    ) -> Tensor:
+        moved = neuron(drive)
+        if nudge is None:
+            return moved
+        moved = moved + nudge
+        return moved.clamp(0, 1) if self.clamp_nudged else moved
+
+
+@dataclass(frozen=True)
+class EnergyBased:
+    """`s <- clamp((1-dt) s + dt (rho'(s) drive + nudge), 0, 1)` (eq:dynamics-nudged-phase)."""
+
+    dt: float
+
+    def advance(
+        self, neuron: Neuron, state: Tensor, drive: Tensor, nudge: Tensor | None = None
+    ) -> Tensor:
+        force = neuron.slope(state) * drive
+        if nudge is not None:
+            force = force + nudge
+        return ((1 - self.dt) * state + self.dt * force).clamp(0, 1)

@@ -1,0 +1,297 @@
+"""How to get a gradient: by Equilibrium Propagation, or by backpropagation through time.
+
+Both are values with `backward(network, x, labels) -> Phases`, which fills `.grad` of every
+parameter with the gradient of the loss (batch mean), so that any optimizer can follow. For a binary
+coupling `signs.grad` holds `dL/dW`.
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from binep.core.couplings import levels
+from binep.core.dynamics import Prototypical
+from binep.core.network import Clamped, Network, State
+from binep.core.relaxation import NUDGES, Nudge, Relaxation, relax
+from binep.errors import BinepError, choose
+
+SIGNS = ("positive", "random", "centered")
+PULLS_AT = ("state", "drive")
+
+
+@dataclass(frozen=True)
+class Phases:
+    """What a mini-batch went through.
+
+    Attributes:
+        free: the free phase, `s*`: what predictions are read from.
+        nudged: the nudged phase, `s^beta`; None for backpropagation.
+        beta: the signed strength of that nudge; None for backpropagation.
+        opposite: the phase under `-beta`, for centered estimates only.
+    """
+
+    free: Relaxation
+    nudged: Relaxation | None = None
+    beta: float | None = None
+    opposite: Relaxation | None = None
+
+
+class Learning(Protocol):
+    """Anything that can fill `.grad` from a mini-batch, after a free phase of `free_steps`."""
+
+    @property
+    def free_steps(self) -> int: ...
+
+    @property
+    def tolerance(self) -> float | None: ...
+
+    def check(self, network: Network) -> None: ...
+
+    def backward(self, network: Network, x: Tensor, labels: Tensor) -> Phases: ...
+
+
+@dataclass(frozen=True)
+class EquilibriumPropagation:
+    """Gradients from the difference of two equilibria, local to every synapse.
+
+    With `D(f) = f(nudged) - f(free)`, batch mean (eq:annexe-ep-learning-rule-proto):
+
+        dL/dW     = -(1/beta) D(a_above a_below^T)      dense
+                  = -(1/beta) D(correlation of unpool(a_above) with a_below)      conv
+        dL/db     = -(1/beta) D(a_above), summed over positions
+        dL/dalpha = -(1/(2 beta)) D(a_above . W a_below)      dense; conv without the half
+
+    The last is the paper's rule, with its half and its scaled W: `rule * alpha` times the true
+    gradient (`BinaryWeight.scale_factor`).
+
+    Args:
+        free_steps: T. nudged_steps: K. beta: strength of the nudge, not 0.
+        sign: of beta: "positive" takes it as given; "random" draws a fresh sign for each
+            mini-batch; "centered" runs both from the same free state and divides their difference
+            by `2 beta`.
+        nudge: "live" or "constant", see `Nudge`.
+        tolerance: let either phase end early once it has settled, see `relax`.
+        generator: source of random signs (a CPU generator); the global one by default.
+        margin: by how much the right class has to win. In all phases the drive of its outputs is
+            lowered by this, and that of the others raised: where outputs saturate, there would be
+            nothing more to learn from a sample as soon as it is right.
+    """
+
+    free_steps: int
+    nudged_steps: int
+    beta: float
+    sign: str = "positive"
+    nudge: str = "live"
+    tolerance: float | None = None
+    generator: torch.Generator | None = field(default=None, compare=False, repr=False)
+    margin: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_steps(free_steps=self.free_steps, nudged_steps=self.nudged_steps)
+        choose(self.sign, SIGNS, "sign of beta")
+        choose(self.nudge, NUDGES, "nudge kind")
+        if self.beta == 0 or not math.isfinite(self.beta):
+            raise BinepError(f"beta={self.beta}: it must be a finite number other than 0")
+        if not 0 <= self.margin < math.inf:
+            raise BinepError(f"margin={self.margin}: it must be a finite number of at least 0")
+
+    def check(self, network: Network) -> None:
+        """An error that says why, if the network cannot learn so."""
+        if self.margin and network.cost != "mse":
+            raise BinepError(
+                f"margin={self.margin} with cost={network.cost!r}: its outputs are outside the "
+                "dynamics, allowed is cost='mse'"
+            )
+
+    @torch.no_grad()
+    def backward(self, network: Network, x: Tensor, labels: Tensor) -> Phases:
+        """Run both phases on a mini-batch and fill `.grad` of every parameter."""
+        self.check(network)
+        target = network.target(labels)
+        clamped = replace(network.clamp(x), handicap=self.handicap(target))
+        free = relax(
+            network, clamped, network.initial(clamped), self.free_steps, tolerance=self.tolerance
+        )
+        beta = self.beta * (self.draw_sign() if self.sign == "random" else 1)
+        nudged = self._nudged(network, clamped, free, target, beta)
+        if self.sign == "centered":
+            opposite = self._nudged(network, clamped, free, target, -beta)
+            fill_gradients(network, clamped, nudged, opposite, 2 * beta)
+        else:
+            opposite = None
+            fill_gradients(network, clamped, nudged, free, beta)
+        if network.cost == "cross_entropy":
+            _fill_readout_gradient(network, free, target)
+        return Phases(free, nudged, beta, opposite)
+
+    def _nudged(
+        self, network: Network, clamped: Clamped, free: Relaxation, target: Tensor, beta: float
+    ) -> Relaxation:
+        return relax(
+            network,
+            clamped,
+            free.state,
+            self.nudged_steps,
+            Nudge(target, beta, self.nudge),
+            tolerance=self.tolerance,
+        )
+
+    def handicap(self, target: Tensor) -> Tensor | None:
+        """What drives the outputs against their target, like it; None without a margin."""
+        return self.margin * (1 - 2 * target) if self.margin else None
+
+    def draw_sign(self) -> int:
+        """A fresh sign of beta for a mini-batch, +1 or -1."""
+        return 2 * int(torch.randint(2, (), generator=self.generator)) - 1
+
+
+def fill_gradients(
+    network: Network, clamped: Clamped, nudged: Relaxation, base: Relaxation, span: float
+) -> None:
+    """Set every `.grad` to `-(1/span)` times the batch mean of `f(nudged) - f(base)`.
+
+    The difference is taken first and multiplied once: with bits it is an exact integer.
+    """
+    batch = len(clamped.x)
+    plus, minus = (
+        [clamped.x, *network.activity(side.state, nudged=True)] for side in (nudged, base)
+    )
+    for n, coupling in enumerate(network.relaxing):
+        contrast = coupling.correlate(plus[n], plus[n + 1], nudged.switches[n])
+        contrast -= coupling.correlate(minus[n], minus[n + 1], base.switches[n])
+        factor = -1 / (span * batch * levels(plus[n]))
+        coupling.synapses.set_gradient_from_contrast(contrast, factor)
+        if coupling.bias is not None:
+            contrast = coupling.correlate_bias(plus[n + 1]) - coupling.correlate_bias(minus[n + 1])
+            coupling.bias.grad = -1 / (span * batch) * contrast
+
+
+def _fill_readout_gradient(network: Network, free: Relaxation, target: Tensor) -> None:
+    """The softmax readout stands outside the dynamics: its gradient at `s*` is exact."""
+    readout, top = network.couplings[-1], network.neuron(free.state[-1])
+    surprise = network.logits(free.state).softmax(1) - target
+    contrast = readout.correlate(top, surprise, None)
+    readout.synapses.set_gradient_from_contrast(contrast, 1 / len(target))
+    if readout.bias is not None:
+        readout.bias.grad = surprise.mean(0)
+
+
+@dataclass(frozen=True)
+class BackpropThroughTime:
+    """Gradients of the loss at the end of the free phase, through its last steps.
+
+    The free phase runs `free_steps` steps; the loss of its last state is differentiated through
+    the last `steps` of them. For real activations only. Truncated estimates agree step by step:
+    EP after t nudged steps, with beta to 0, and this with `steps=t`. The scale of a binary coupling
+    gets its true gradient `dL/dalpha = <signs, dL/dW>`.
+
+    Args:
+        free_steps: T. steps: how many of them to go back through.
+        tolerance: let the steps before those end early once the network has settled.
+        pulls_at: what the loss pulls at: the outputs' "state", so that an output which is clamped
+            has no gradient, or their "drive", as if the last clamp were not there. The latter is
+            what EP does in prototypical dynamics, where the nudge stands outside of rho.
+    """
+
+    free_steps: int
+    steps: int
+    tolerance: float | None = None
+    pulls_at: str = "state"
+
+    def __post_init__(self) -> None:
+        _check_steps(free_steps=self.free_steps, steps=self.steps)
+        choose(self.pulls_at, PULLS_AT, "pulls_at")
+        if self.steps > self.free_steps:
+            raise BinepError(f"steps={self.steps}: allowed are 1 to free_steps={self.free_steps}")
+
+    def check(self, network: Network) -> None:
+        """An error that says why, if the network has no such gradient."""
+        if network.neuron.binary:
+            raise BinepError(
+                f"BackpropThroughTime with {network.neuron}: a step has no derivative, allowed "
+                "are real activations"
+            )
+        outside = isinstance(network.dynamics, Prototypical) and network.cost == "mse"
+        if self.pulls_at == "drive" and not outside:
+            raise BinepError(
+                "pulls_at='drive': allowed with prototypical dynamics and cost='mse' only; "
+                "elsewhere the nudge of EP stands inside of rho, too"
+            )
+
+    def backward(self, network: Network, x: Tensor, labels: Tensor) -> Phases:
+        """Run the free phase on a mini-batch and fill `.grad` of every parameter."""
+        x = network.check(x)
+        state, residuals = network.initial(x), []
+        if self.free_steps > self.steps:
+            settled = relax(
+                network, x, state, self.free_steps - self.steps, tolerance=self.tolerance
+            )
+            state, residuals = settled.state, [settled.residuals]
+        last = self.differentiate(network, x, state, labels)
+        return Phases(replace(last, residuals=torch.cat([*residuals, last.residuals])))
+
+    def differentiate(
+        self, network: Network, x: Tensor, state: State, labels: Tensor
+    ) -> Relaxation:
+        """Run the last steps from a state and fill `.grad`; returns where they end.
+
+        Args:
+            x: a mini-batch that `network.check` has let pass.
+        """
+        self.check(network)
+        target = network.target(labels)
+        with torch.enable_grad(), _differentiable(network) as parameters:
+            clamped = Clamped(x, *network.couplings[0].up(x))
+            last, seen = self._run_last(network, clamped, state)
+            gradients = torch.autograd.grad(
+                network.loss(seen, target), parameters, materialize_grads=True
+            )
+        gradient_of = dict(zip(map(id, parameters), gradients, strict=True))
+        for coupling in network.couplings:
+            coupling.synapses.set_gradient_from_kernel(gradient_of[id(coupling.synapses.kernel)])
+            if coupling.bias is not None:
+                coupling.bias.grad = gradient_of[id(coupling.bias)]
+        return replace(last, state=[s.detach() for s in last.state])
+
+    def _run_last(
+        self, network: Network, clamped: Clamped, state: State
+    ) -> tuple[Relaxation, State]:
+        """The last steps under autograd, and the state that the loss is to see."""
+        if self.pulls_at == "state":
+            last = relax(network, clamped, state, self.steps, track_gradients=True)
+            return last, last.state
+        residuals = []
+        if self.steps > 1:
+            before = relax(network, clamped, state, self.steps - 1, track_gradients=True)
+            state, residuals = before.state, [before.residuals]
+        last = relax(network, clamped, state, 1, track_gradients=True)
+        below = [clamped.x, *network.activity(state)][-2]
+        drive, _ = network.relaxing[-1].up(below)  # all there is: the top layer has no `down`
+        outputs = drive + (last.state[-1] - drive).detach()
+        last = replace(last, residuals=torch.cat([*residuals, last.residuals]))
+        return last, [*last.state[:-1], outputs]
+
+
+@contextmanager
+def _differentiable(network: Network) -> Iterator[list[Tensor]]:
+    """Let autograd see all kernels and biases, frozen ones too, for the time being."""
+    kernels = [coupling.synapses.kernel for coupling in network.couplings]
+    biases = [coupling.bias for coupling in network.couplings if coupling.bias is not None]
+    parameters = [*kernels, *biases]
+    before = [parameter.requires_grad for parameter in parameters]
+    try:
+        yield [parameter.requires_grad_() for parameter in parameters]
+    finally:
+        for parameter, was in zip(parameters, before, strict=True):
+            parameter.requires_grad_(was)
+
+
+def _check_steps(**steps: int) -> None:
+    for name, count in steps.items():
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            raise BinepError(f"{name}={count!r}: it must be an integer of at least 1")

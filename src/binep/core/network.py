@@ -1,0 +1,304 @@
+"""Network: a chain of couplings, the dynamics of its layers, its targets and its readout."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from binep.core.couplings import ConvPool, Coupling, Shape
+from binep.core.dynamics import Dynamics, EnergyBased, Prototypical
+from binep.core.neurons import HardSigmoid, Neuron
+from binep.errors import BinepError, choose
+
+State = list[Tensor]
+Switches = list[Tensor | None]
+
+DYNAMICS = ("prototypical", "energy")
+COSTS = ("mse", "cross_entropy")
+SENDS = ("activity", "state")
+READOUTS = ("average", "single")
+
+
+@dataclass(frozen=True)
+class Clamped:
+    """A mini-batch clamped to the input, with what it exerts on the first layer all along.
+
+    `drive` is `up_1(x)`, (batch, *first layer), and `switches` are those of its pool: both stay
+    constant during relaxation, so they are computed once a mini-batch. So does `handicap`, if there
+    is one: what the outputs of a mini-batch have to win against, (batch, outputs).
+    """
+
+    x: Tensor
+    drive: Tensor
+    switches: Tensor | None
+    handicap: Tensor | None = None
+
+
+class Network(nn.Module):
+    """A chain of layers `s0 = x, s1, ... sN`: `x` is clamped, the others relax.
+
+    Args:
+        input_shape: of one sample, (features,) or (channels, height, width).
+        couplings: from input to output.
+        neuron: `HardSigmoid()` or `Heaviside(threshold, sigma)`, for all layers.
+        dynamics: "prototypical" (real activations) or "energy", with step `dt`.
+        per_class: output neurons a class, adjacent. classes: how many there are.
+        initial_state: of all neurons at t = 0. By default that of the paper: 1 for energy-based
+            dynamics, else 1/2 with a convolution in the chain, else 0.
+        dt: time step of the energy-based dynamics.
+        cost: "mse" pulls the top layer by `y - s`; with "cross_entropy" the last coupling reads
+            the top layer out by a softmax, outside the dynamics.
+        clamp_nudged: whether the prototypical dynamics clamps its nudged top layer to [0, 1]. By
+            default it does unless there is a convolution in the chain.
+        nudged_sends: what a nudged top layer that is not clamped sends down, and what learning
+            reads of it: its "activity", as every other layer, or its "state", beyond [0, 1] too.
+
+    >>> from binep import Dense
+    >>> net = Network((784,), [Dense(784, 512), Dense(512, 10)])
+    >>> [tuple(s.shape) for s in net.initial(torch.rand(64, 784))]
+    [(64, 512), (64, 10)]
+    """
+
+    def __init__(
+        self,
+        input_shape: Sequence[int],
+        couplings: Sequence[Coupling],
+        neuron: Neuron | None = None,
+        dynamics: str = "prototypical",
+        per_class: int = 1,
+        classes: int = 10,
+        initial_state: float | None = None,
+        *,
+        dt: float = 0.5,
+        cost: str = "mse",
+        clamp_nudged: bool | None = None,
+        nudged_sends: str = "activity",
+    ) -> None:
+        super().__init__()
+        self.couplings = cast("Sequence[Coupling]", nn.ModuleList(couplings))
+        self.neuron: Neuron = HardSigmoid() if neuron is None else neuron
+        self.cost = choose(cost, COSTS, "cost")
+        choose(nudged_sends, SENDS, "nudged_sends")
+        self.per_class, self.classes = per_class, classes
+        self.shapes = _chain_shapes(tuple(input_shape), couplings)
+        self._check_output()
+
+        convolutional = any(isinstance(coupling, ConvPool) for coupling in couplings)
+        if choose(dynamics, DYNAMICS, "dynamics") == "energy":
+            if not 0 < dt <= 1:
+                raise BinepError(f"dt={dt}: the time step must be above 0 and at most 1")
+            self.dynamics: Dynamics = EnergyBased(dt)
+            usual_initial = 1.0
+        else:
+            if self.neuron.binary:
+                raise BinepError(
+                    f"dynamics='prototypical' with {self.neuron}: bits that all change at once do "
+                    "not settle; binary activations need dynamics='energy'"
+                )
+            clamp = not convolutional if clamp_nudged is None else clamp_nudged
+            self.dynamics = Prototypical(clamp, not clamp and nudged_sends == "state")
+            usual_initial = 0.5 if convolutional else 0.0
+        self.initial_state = usual_initial if initial_state is None else float(initial_state)
+        if not math.isfinite(self.initial_state):
+            raise BinepError(f"initial_state={initial_state}: it must be a finite number")
+
+    def _check_output(self) -> None:
+        for name, value in (("per_class", self.per_class), ("classes", self.classes)):
+            if not isinstance(value, int) or value < 1:
+                raise BinepError(f"{name}={value!r}: it must be an integer of at least 1")
+        if len(self.shapes[-1]) != 1:
+            raise BinepError(
+                f"output layer of shape {self.shapes[-1]}: allowed is a vector, so the last "
+                "coupling must be Dense"
+            )
+        (outputs,) = self.shapes[-1]
+        if outputs != self.classes * self.per_class:
+            raise BinepError(
+                f"per_class={self.per_class} and classes={self.classes} do not fit an output "
+                f"layer of {outputs} neurons: allowed is per_class * classes = {outputs}"
+            )
+        if self.cost == "cross_entropy":
+            if self.neuron.binary:
+                raise BinepError(f"cost='cross_entropy' with {self.neuron}: allowed is cost='mse'")
+            if self.per_class != 1:
+                raise BinepError(
+                    f"cost='cross_entropy' with per_class={self.per_class}: allowed is 1, the "
+                    "softmax reads one number a class"
+                )
+            if len(self.couplings) < 2:
+                raise BinepError(
+                    "cost='cross_entropy' with a single coupling: at least 2 are needed, the last "
+                    "one only reads out"
+                )
+
+    @property
+    def input_shape(self) -> Shape:
+        return self.shapes[0]
+
+    @property
+    def relaxing(self) -> Sequence[Coupling]:
+        """The couplings inside the dynamics: all of them, or all but a softmax readout."""
+        return list(self.couplings)[: -1 if self.cost == "cross_entropy" else None]
+
+    @property
+    def layer_shapes(self) -> list[Shape]:
+        """Shapes of the layers that relax, s1 to the top."""
+        return self.shapes[1 : len(self.relaxing) + 1]
+
+    # --- states -----------------------------------------------------------------------------
+
+    def check(self, x: Tensor) -> Tensor:
+        """A mini-batch that fits, (batch, *input_shape); an error that says what would.
+
+        Where the input is a vector, images are flattened.
+        """
+        flat = len(self.input_shape) == 1 and x.dim() > 1
+        x = x.flatten(1) if flat else x
+        if x.dim() < 1 or len(x) == 0 or tuple(x.shape[1:]) != self.input_shape:
+            raise BinepError(
+                f"input of shape {tuple(x.shape)} does not fit: allowed is (batch, "
+                f"{', '.join(map(str, self.input_shape))}) with a batch of at least 1"
+            )
+        if x.is_floating_point() and not bool(x.isfinite().all()):
+            raise BinepError("input holds NaN or infinite values: allowed are finite numbers")
+        if not x.is_floating_point() and x.dtype not in (torch.uint8, torch.bool):
+            raise BinepError(f"input of dtype {x.dtype}: allowed are floating, uint8 and bool")
+        return x
+
+    def clamp(self, x: Tensor | Clamped) -> Clamped:
+        """Clamp a mini-batch to the input: real numbers, or uint8 pixels standing for 0..1."""
+        if isinstance(x, Clamped):
+            return x
+        x = self.check(x)
+        return Clamped(x, *self.couplings[0].up(x))
+
+    def initial(self, x: Tensor | Clamped) -> State:
+        """The states s1..sN at t = 0 for a mini-batch: the input excluded."""
+        x = x.x if isinstance(x, Clamped) else self.check(x)
+        like = self.couplings[0].synapses.kernel
+        return [like.new_full((len(x), *shape), self.initial_state) for shape in self.layer_shapes]
+
+    def activity(self, state: State, *, nudged: bool = False) -> list[Tensor]:
+        """What the layers send each other and what learning reads: `a = rho(s)`.
+
+        Only a nudged top layer may send its state instead, see `nudged_sends`.
+        """
+        sent = [self.neuron(s) for s in state]
+        if nudged and self.sends_state:
+            sent[-1] = state[-1]
+        return sent
+
+    @property
+    def sends_state(self) -> bool:
+        """Whether a nudged top layer sends its state, which can then be outside [0, 1]."""
+        return isinstance(self.dynamics, Prototypical) and self.dynamics.send_state
+
+    def drives(self, clamped: Clamped, activity: Sequence[Tensor]) -> tuple[list[Tensor], Switches]:
+        """`drive_n = up_n(a_{n-1}) + down_{n+1}(a_{n+1})` for every layer, and the switches used.
+
+        The top layer has no `down`, only a handicap, if there is one.
+        """
+        drives, switches = [clamped.drive], [clamped.switches]
+        for coupling, below in zip(self.relaxing[1:], activity, strict=False):
+            drive, switch = coupling.up(below)
+            drives.append(drive)
+            switches.append(switch)
+        for n, coupling in enumerate(self.relaxing[1:]):
+            down = coupling.down(activity[n + 1], switches[n + 1], self.layer_shapes[n])
+            drives[n] = drives[n] + down
+        if clamped.handicap is not None:
+            drives[-1] = drives[-1] + clamped.handicap
+        return drives, switches
+
+    def switches(self, clamped: Clamped, activity: Sequence[Tensor]) -> Switches:
+        """The pools' switches at a given activity, one entry a coupling; None where none pools."""
+        return [clamped.switches] + [
+            coupling.up(below)[1] if coupling.pool > 1 else None
+            for coupling, below in zip(self.relaxing[1:], activity, strict=False)
+        ]
+
+    # --- targets, cost, readout -------------------------------------------------------------
+
+    def target(self, labels: Tensor) -> Tensor:
+        """One-hot targets of class indices, (batch,), repeated per class: (batch, outputs).
+
+        A floating tensor of shape (batch, outputs) is already a target and passes unchanged.
+        """
+        outputs = self.classes * self.per_class
+        if labels.is_floating_point():
+            if labels.dim() != 2 or labels.shape[1] != outputs:
+                raise BinepError(
+                    f"target of shape {tuple(labels.shape)}: allowed is (batch, {outputs})"
+                )
+            return labels
+        if labels.dim() != 1:
+            raise BinepError(f"labels of shape {tuple(labels.shape)}: allowed is (batch,)")
+        labels = labels.long()
+        wrong = labels[(labels < 0) | (labels >= self.classes)]
+        if len(wrong):
+            raise BinepError(f"label {int(wrong[0])}: allowed are 0 to {self.classes - 1}")
+        one_hot = F.one_hot(labels, self.classes).to(self.couplings[0].synapses.kernel.dtype)
+        return one_hot.repeat_interleave(self.per_class, dim=1)
+
+    def logits(self, state: State) -> Tensor:
+        """What the softmax readout of `cost="cross_entropy"` sees, (batch, classes)."""
+        return self.couplings[-1].up(self.neuron(state[-1]))[0]
+
+    def loss(self, state: State, target: Tensor) -> Tensor:
+        """Batch mean of `1/2 |y - s_top|^2` (eq:mse-cost-function), or of the cross-entropy."""
+        if self.cost == "cross_entropy":
+            return F.cross_entropy(self.logits(state), target)
+        return 0.5 * (target - state[-1]).square().sum(1).mean()
+
+    def pull(self, state: State, target: Tensor) -> Tensor:
+        """What draws the top layer to its target, `-d cost/d s_top`, like the top layer.
+
+        `y - s_top`, or `W^T (y - softmax)` through the readout of the cross-entropy.
+        """
+        if self.cost == "cross_entropy":
+            surprise = target - self.logits(state).softmax(1)
+            return self.couplings[-1].down(surprise, None, self.layer_shapes[-1])
+        return target - state[-1]
+
+    def scores(self, state: State, readout: str = "average") -> Tensor:
+        """One number a class, (batch, classes), from the internal state of the output neurons."""
+        choose(readout, READOUTS, "readout")
+        top = self.logits(state) if self.cost == "cross_entropy" else state[-1]
+        groups = top.unflatten(1, (self.classes, self.per_class))
+        # In float64 the order of the sum cannot decide between two classes.
+        return groups.double().mean(2) if readout == "average" else groups[:, :, 0]
+
+    def predict(self, state: State, readout: str = "average") -> Tensor:
+        """Class indices, (batch,): argmax of the class's average, or of its first neuron.
+
+        On a tie the lower class wins.
+        """
+        return self.scores(state, readout).argmax(1)
+
+
+def _chain_shapes(input_shape: Shape, couplings: Sequence[Coupling]) -> list[Shape]:
+    """The shapes of all layers, from the input up; an error where two do not connect."""
+    if len(input_shape) not in (1, 3) or any(
+        not isinstance(size, int) or size < 1 for size in input_shape
+    ):
+        raise BinepError(
+            f"input_shape={input_shape}: allowed are (features,) and (channels, height, width), "
+            "each at least 1"
+        )
+    if not couplings:
+        raise BinepError("a network without couplings: at least 1 is needed")
+    for earlier, later in pairwise(couplings):
+        if earlier is later:
+            raise BinepError(f"{later} appears twice: every coupling needs weights of its own")
+    shapes = [input_shape]
+    for n, coupling in enumerate(couplings):
+        try:
+            shapes.append(coupling.above_shape(shapes[-1]))
+        except BinepError as error:
+            raise BinepError(f"coupling {n}: {error}") from None
+    return shapes

@@ -1,0 +1,311 @@
+"""Optimizers: Bop flips signs, SGD moves everything else, and each parameter has exactly one."""
+
+import inspect
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Optimizer
+
+from binep.core.network import Network
+from binep.core.weights import RealWeight
+from binep.errors import BinepError
+
+RATES = ("gamma", "tau", "lr_bias", "lr_scale", "lr_weight")
+
+
+class _WithoutCompiler(Optimizer):
+    """An optimizer that does not import torch's compiler, which takes a second, to keep it out."""
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        inspect.unwrap(Optimizer.add_param_group)(self, param_group)
+
+
+class Bop(_WithoutCompiler):
+    """The binary optimizer of Helwegen et al. (alg:bop), without latent weights.
+
+        m <- (1 - gamma) m + gamma g        m starts at 0
+        flip w_i  where |m_i| > tau and sign(m_i) = sign(w_i)
+
+    `g` is the gradient of the loss, so a weight flips when it agrees with a momentum that says it
+    should not. With gammas down to 5e-8 the decay of `m` would drown in float32's rounding; so it
+    is kept out of the array: `m = decay * M` with one number `decay`, and an entry without gradient
+    is not touched. When `decay` falls to 1/2 it is folded into `M` by a power of two, exactly.
+
+    Args:
+        params: tensors of +-1, or groups of them with their own `gamma`, `tau` and `noise`.
+        gamma: adaptivity rate, above 0 and at most 1.
+        tau: threshold, at least 0.
+        noise: standard deviation of the initial momentum, in units of gamma.
+        generator: source of that noise.
+
+    Each group also has `lr`, a factor on gamma, 1 at first: torch's LR schedulers act on it.
+    `state[p]` holds `momentum` (the array M), `decay`, and `flips`, counted since the start.
+
+    >>> w = nn.Parameter(torch.tensor([1.0, -1.0]))
+    >>> bop = Bop([w], gamma=0.5, tau=0.2)
+    >>> w.grad = torch.tensor([1.0, 1.0])
+    >>> bop.step(), w.tolist()
+    ([1], [-1.0, -1.0])
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        gamma: float | None = None,
+        tau: float | None = None,
+        noise: float = 0.0,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        self.generator = generator
+        super().__init__(params, {"gamma": gamma, "tau": tau, "noise": noise, "lr": 1.0})
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        bounds = {"gamma": (0, 1), "tau": (0, math.inf), "noise": (0, math.inf)}
+        for name, (low, high) in bounds.items():
+            value = group[name]
+            if value is None or not low <= value <= high or (name == "gamma" and value == 0):
+                raise BinepError(
+                    f"Bop {name}={value}: allowed is a number "
+                    + ("above 0 and at most 1" if name == "gamma" else "of at least 0")
+                )
+        for p in group["params"]:
+            if p.dtype not in (torch.float32, torch.float64):
+                raise BinepError(
+                    f"Bop on a parameter of {p.dtype}: its momentum needs float32 or float64"
+                )
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> list[int]:  # type: ignore[override]
+        """Update the momenta and flip; returns the flips of this step, one count a parameter."""
+        if closure is not None:
+            with torch.enable_grad():
+                closure()
+        return [self._flip(p, group) for group in self.param_groups for p in group["params"]]
+
+    def momentum(self, parameter: Tensor) -> Tensor:
+        """m of a parameter, shaped like it."""
+        state = self.state[parameter]
+        if not state:
+            return torch.zeros_like(parameter)
+        return state["decay"] * state["momentum"]
+
+    def _flip(self, p: Tensor, group: dict[str, Any]) -> int:
+        if p.grad is None:
+            return 0
+        rate, threshold = self.prepare(p, group)
+        momentum = self.state[p]["momentum"]
+        momentum.add_(p.grad * rate)
+        flip = (momentum.abs() > threshold) & (momentum.sign() == p.sign())
+        p.copy_(torch.where(flip, -p, p))
+        flips = int(flip.sum())
+        self.state[p]["flips"] += flips
+        return flips
+
+    def prepare(self, p: Tensor, group: dict[str, Any]) -> tuple[float, float]:
+        """Let a parameter's momentum decay by one step; returns `gamma/decay`, `tau/decay`.
+
+        What is left of the step is `M <- M + g * rate`, and to flip where `|M| > threshold`.
+        """
+        gamma, state = group["gamma"] * group["lr"], self.state[p]
+        at_rest = not state and group["noise"] == 0
+        if not state:
+            state.update(momentum=self._initial_momentum(p, group), decay=1.0, flips=0)
+        if not at_rest:
+            state["decay"] = _decayed(state["momentum"], state["decay"], gamma)
+        return gamma / state["decay"], group["tau"] / state["decay"]
+
+    def _initial_momentum(self, p: Tensor, group: dict[str, Any]) -> Tensor:
+        if group["noise"] == 0:
+            return torch.zeros_like(p)
+        noise = torch.empty_like(p, memory_format=torch.contiguous_format)
+        return noise.normal_(0, group["noise"] * group["gamma"], generator=self.generator)
+
+
+def _decayed(momentum: Tensor, decay: float, gamma: float) -> float:
+    """Let `decay` shrink by one step, folding powers of two into the array once it is small."""
+    decay *= 1 - gamma
+    if decay > 0.5:
+        return decay
+    if decay == 0:
+        momentum.zero_()
+        return 1.0
+    fraction, exponent = math.frexp(decay)
+    momentum.mul_(2.0 ** (exponent - 1))
+    return 2 * fraction
+
+
+class PlainSGD(_WithoutCompiler, SGD):
+    """`p <- p - lr g`, as torch's SGD does it."""
+
+    def __init__(self, params: Iterable[Any], lr: float = 1e-3) -> None:
+        super().__init__(params, lr=lr)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        if closure is not None:
+            with torch.enable_grad():
+                closure()
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    p.add_(p.grad, alpha=-group["lr"])
+
+
+class PositiveSGD(PlainSGD):
+    """Plain SGD on scales, which must stay positive: a layer is never inverted.
+
+    An entry that a step would take below `floor` is set to it. `state[p]["clamped"]` counts how
+    often that happened.
+    """
+
+    def __init__(self, params: Iterable[Any], lr: float = 1e-3, floor: float = 1e-6) -> None:
+        super().__init__(params, lr=lr)
+        self.floor = floor
+        for group in self.param_groups:
+            for p in group["params"]:
+                # A tensor, so that counting does not wait for the device.
+                self.state[p]["clamped"] = torch.zeros((), dtype=torch.int64, device=p.device)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        super().step(closure)
+        for group in self.param_groups:
+            for p in group["params"]:
+                below = p < self.floor
+                self.state[p]["clamped"] += below.sum()
+                p.masked_fill_(below, self.floor)
+
+    @property
+    def clamped(self) -> int:
+        """How many updates the floor has caught so far."""
+        return sum(int(state.get("clamped", 0)) for state in self.state.values())
+
+
+@dataclass(frozen=True)
+class Optimizers:
+    """The optimizers of a network, stepped together. Those without parameters are None."""
+
+    bop: Bop | None
+    sgd: PlainSGD | None
+    scale_sgd: PositiveSGD | None
+
+    def __iter__(self) -> Iterator[Optimizer]:
+        return iter([o for o in (self.bop, self.sgd, self.scale_sgd) if o is not None])
+
+    def set_rates(self, rates: Mapping[str, Sequence[float]]) -> None:
+        """Change rates between epochs: for each name of `RATES`, one value a coupling."""
+        for optimizer in self:
+            for group in optimizer.param_groups:
+                for key, rate in group["rates"].items():
+                    if rate in rates:
+                        group[key] = rates[rate][group["coupling"]]
+
+    def step(self) -> list[int]:
+        """One step of each; returns Bop's flips, one count a binary coupling."""
+        flips = self.bop.step() if self.bop is not None else []
+        for optimizer in (self.sgd, self.scale_sgd):
+            if optimizer is not None:
+                optimizer.step()
+        return flips
+
+
+def assign_optimizers(
+    network: Network,
+    *,
+    gamma: float | Sequence[float] | None = None,
+    tau: float | Sequence[float] | None = None,
+    lr_bias: float | Sequence[float] | None = None,
+    lr_scale: float | Sequence[float] | None = None,
+    lr_weight: float | Sequence[float] | None = None,
+    noise: float = 0.0,
+    generator: torch.Generator | None = None,
+) -> Optimizers:
+    """Give every parameter of a network its optimizer: Bop for signs, SGD for the rest.
+
+    Each rate is one number, or one for each coupling from input to output. A rate that is None
+    leaves its parameters without an optimizer, which is an error if there are any to train.
+
+    Args:
+        gamma, tau, noise, generator: of `Bop`, for the signs of binary couplings.
+        lr_bias: SGD's rate for biases. lr_scale: for learnt scales. lr_weight: for real weights.
+    """
+    rates = {
+        name: _per_coupling(name, value, len(network.couplings))
+        for name, value in {
+            "gamma": gamma,
+            "tau": tau,
+            "lr_bias": lr_bias,
+            "lr_scale": lr_scale,
+            "lr_weight": lr_weight,
+        }.items()
+    }
+    flipped, moved, scaled = [], [], []
+
+    def claim(groups: list[dict[str, Any]], n: int, parameter: Tensor, **keys: str) -> None:
+        """Add a group whose `keys` (gamma, tau, lr) take the rates they name, if all are given."""
+        if all(rates[rate] is not None for rate in keys.values()):
+            values = {key: rates[rate][n] for key, rate in keys.items()}  # type: ignore[index]
+            groups.append({"params": [parameter], "coupling": n, "rates": keys, **values})
+
+    for n, coupling in enumerate(network.couplings):
+        if isinstance(coupling.synapses, RealWeight):
+            claim(moved, n, coupling.synapses.weight, lr="lr_weight")
+        else:
+            claim(flipped, n, coupling.signs, gamma="gamma", tau="tau")
+            if coupling.scale.requires_grad:
+                claim(scaled, n, coupling.scale, lr="lr_scale")
+        if coupling.bias is not None:
+            claim(moved, n, coupling.bias, lr="lr_bias")
+    optimizers = Optimizers(
+        Bop(flipped, noise=noise, generator=generator) if flipped else None,
+        PlainSGD(moved, lr=0.0) if moved else None,
+        PositiveSGD(scaled) if scaled else None,
+    )
+    check_claims(network, optimizers)
+    return optimizers
+
+
+def check_claims(network: nn.Module, optimizers: Iterable[Optimizer]) -> None:
+    """Refuse, by name, a trainable parameter that no optimizer claims, or that several do."""
+    names = {id(p): name for name, p in network.named_parameters()}
+    claims: dict[int, int] = {}
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            for p in group["params"]:
+                claims[id(p)] = claims.get(id(p), 0) + 1
+                if id(p) not in names:
+                    raise BinepError(
+                        f"{type(optimizer).__name__} claims a parameter of shape "
+                        f"{tuple(p.shape)} that is not the network's"
+                    )
+    for name, p in network.named_parameters():
+        count = claims.get(id(p), 0)
+        if count > 1:
+            raise BinepError(f"{name} is claimed {count} times: one optimizer must have it")
+        if count == 0 and p.requires_grad:
+            raise BinepError(
+                f"{name} is claimed by no optimizer: give it a rate, or freeze it with "
+                "requires_grad_(False)"
+            )
+        if count == 1 and not p.requires_grad:
+            raise BinepError(f"{name} is frozen (requires_grad=False) but an optimizer claims it")
+
+
+def _per_coupling(
+    name: str, value: float | Sequence[float] | None, couplings: int
+) -> list[float] | None:
+    if value is None:
+        return None
+    values = [*value] if isinstance(value, Sequence) else [float(value)] * couplings
+    if len(values) != couplings:
+        raise BinepError(
+            f"{name}={values}: {len(values)} values for {couplings} couplings, allowed are 1 or "
+            f"{couplings}"
+        )
+    return values

@@ -1,0 +1,148 @@
+"""Relaxation: one function for the free and the nudged phase."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from binep.core.network import Clamped, Network, State, Switches
+from binep.errors import BinepError, choose
+
+NUDGES = ("live", "constant")
+
+
+@dataclass(frozen=True)
+class Nudge:
+    """The pull of the target on the top layer, of strength `beta` (signed, not 0).
+
+    `live`: `beta (y - s_top)` with the current state; `constant`: `beta (y - s*_top)` with the
+    state from which the phase starts.
+
+    Args:
+        target: (batch, outputs), see `Network.target`.
+        beta: strength, negative to push away.
+        kind: "live" or "constant".
+    """
+
+    target: Tensor
+    beta: float
+    kind: str = "live"
+
+    def __post_init__(self) -> None:
+        choose(self.kind, NUDGES, "nudge kind")
+        if self.beta == 0 or not math.isfinite(self.beta):
+            raise BinepError(f"beta={self.beta}: it must be a finite number other than 0")
+
+
+@dataclass(frozen=True)
+class Relaxation:
+    """Where a relaxation ended, and how it came to rest.
+
+    Attributes:
+        state: s1..sN, each (batch, *layer).
+        switches: the pools' winners *at that state*, one entry a coupling (None without pooling);
+            what a gradient taken there has to use.
+        residuals: for each step run, the largest change of any neuron, (steps,).
+    """
+
+    state: State
+    switches: Switches
+    residuals: Tensor
+
+    @property
+    def steps(self) -> int:
+        """How many steps were run."""
+        return len(self.residuals)
+
+
+def step(network: Network, clamped: Clamped, state: State, nudge: Tensor | None = None) -> State:
+    """One time step: all layers move at once, from the states of the step before.
+
+    Args:
+        nudge: `beta * pull` on the top layer, like the top layer, in the nudged phase.
+    """
+    drives, _ = network.drives(clamped, network.activity(state, nudged=nudge is not None))
+    if nudge is not None and network.cost == "cross_entropy":
+        # The readout is one more neighbour of the top layer: its pull is a drive.
+        drives[-1] = drives[-1] + nudge
+        nudge = None
+    advance = network.dynamics.advance
+    hidden = [
+        advance(network.neuron, s, drive) for s, drive in zip(state[:-1], drives[:-1], strict=True)
+    ]
+    return [*hidden, advance(network.neuron, state[-1], drives[-1], nudge)]
+
+
+def relax(
+    network: Network,
+    x: Tensor | Clamped,
+    state: State,
+    steps: int,
+    nudge: Nudge | None = None,
+    *,
+    tolerance: float | None = None,
+    track_gradients: bool = False,
+) -> Relaxation:
+    """Let the network settle for `steps` steps from `state`, freely or under a nudge.
+
+    Args:
+        x: the mini-batch, (batch, *input_shape), or what `network.clamp` made of it.
+        state: s1..sN to start from, see `Network.initial`; it is not changed.
+        tolerance: stop after a step whose residual is at most this, for the whole mini-batch.
+        track_gradients: keep autograd's graph of all the steps.
+
+    >>> from binep import Dense, Network
+    >>> net = Network((4,), [Dense(4, 8), Dense(8, 2)], classes=2)
+    >>> x = torch.rand(3, 4)
+    >>> relax(net, x, net.initial(x), steps=50).residuals.shape
+    torch.Size([50])
+    """
+    if not isinstance(steps, int) or steps < 1:
+        raise BinepError(f"steps={steps!r}: a phase needs an integer of at least 1")
+    if tolerance is not None and not tolerance >= 0:
+        raise BinepError(f"tolerance={tolerance}: it must be a number of at least 0")
+    with torch.set_grad_enabled(track_gradients):
+        clamped = network.clamp(x)
+        _check_state(network, clamped, state)
+        if nudge is not None:
+            _check_target(network, clamped, nudge.target)
+        if clamped.handicap is not None:
+            _check_target(network, clamped, clamped.handicap)
+        constant = (
+            nudge.beta * network.pull(state, nudge.target)
+            if nudge is not None and nudge.kind == "constant"
+            else None
+        )
+        residuals = []
+        for _ in range(steps):
+            force = constant
+            if nudge is not None and nudge.kind == "live":
+                force = nudge.beta * network.pull(state, nudge.target)
+            before, state = state, step(network, clamped, state, force)
+            residuals.append(_residual(before, state))
+            if tolerance is not None and residuals[-1] <= tolerance:
+                break
+        switches = network.switches(clamped, network.activity(state))
+    return Relaxation(state, switches, torch.stack(residuals))
+
+
+@torch.no_grad()
+def _residual(before: State, after: State) -> Tensor:
+    """The largest change of any neuron in any sample, ()."""
+    changes = [(b - a).abs().max() for b, a in zip(before, after, strict=True)]
+    return torch.stack(changes).max()
+
+
+def _check_state(network: Network, clamped: Clamped, state: State) -> None:
+    allowed = [(len(clamped.x), *shape) for shape in network.layer_shapes]
+    given = [tuple(s.shape) for s in state]
+    if given != allowed:
+        raise BinepError(f"state of shapes {given} does not fit: allowed is {allowed}")
+
+
+def _check_target(network: Network, clamped: Clamped, target: Tensor) -> None:
+    allowed: Sequence[int] = (len(clamped.x), network.classes * network.per_class)
+    if tuple(target.shape) != tuple(allowed):
+        raise BinepError(f"target of shape {tuple(target.shape)}: allowed is {allowed}")

@@ -1,5 +1,0 @@
-"""Real activations on the CPU: what a step changes is sent in eight bits, until nothing changes."""
-
-from binep.engines.delta.engine import DeltaEngine
-
-__all__ = ["DeltaEngine"]

@@ -1,0 +1,45 @@
+"""How finely real activities are sent as integers, so that sums over them stay exact."""
+
+import math
+
+from binep.core.couplings import Coupling
+from binep.core.gradients import EquilibriumPropagation, Learning
+from binep.core.network import Network
+
+SUM_BITS = 31  # of int32, less its sign
+MOST_BITS = 22  # float32 holds an activity to 24
+
+
+def sent_units(network: Network) -> list[float]:
+    """For each layer, how many units make an activity of one."""
+    return [_unit(_fan_out(network, n)) for n in range(len(network.couplings))]
+
+
+def field_unit(coupling: Coupling) -> float:
+    """The same for what a convolution sends down."""
+    kernel = coupling.synapses.kernel
+    return _unit(kernel.shape[0] * kernel[0, 0].numel())
+
+
+def sums_fit(network: Network, learning: Learning) -> bool:
+    """Whether sums over what nudged outputs send fit, also where that is beyond [0, 1]."""
+    if not network.sends_state or not isinstance(learning, EquilibriumPropagation):
+        return True
+    beta, outputs = abs(learning.beta), network.shapes[-1][0]
+    # s = rho + beta (y - s) stays within this as long as it does not grow from step to step.
+    largest = 1 + beta
+    if learning.nudge == "live":
+        largest = largest / (1 - beta) if beta < 1 else math.inf
+    return outputs * largest * _unit(outputs) < 2**SUM_BITS
+
+
+def _unit(fan: int) -> float:
+    return 2.0 ** min(MOST_BITS, SUM_BITS - fan.bit_length())
+
+
+def _fan_out(network: Network, n: int) -> int:
+    """Over how many neurons of layer n a sum runs: up through coupling n+1, or down through n."""
+    widest = network.couplings[n].synapses.kernel.shape[0]
+    if n + 1 < len(network.couplings):
+        widest = max(widest, network.couplings[n + 1].synapses.kernel[0].numel())
+    return widest

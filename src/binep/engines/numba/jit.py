@@ -1,0 +1,108 @@
+"""How kernels are compiled: for this machine, once, and kept in the user's cache."""
+
+import functools
+import hashlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numba
+import torch
+
+# Functions that only kernels call. Without wrappers for Python they compile much faster, and
+# without counting references (`_nrt`) they run much faster; but they cannot make arrays.
+_jit: Any = numba.njit
+inner: Any = _jit(error_model="numpy", _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+
+def _folder() -> Path:
+    """Where compiled kernels are kept: a folder for exactly these sources.
+
+    Numba itself would look only at the file that a kernel stands in, not at what it calls.
+    """
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
+        digest.update(path.read_bytes())
+    given = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME")
+    base = Path(given) if given else Path.home() / ".cache"
+    return base / "binep" / "kernels" / digest.hexdigest()[:16]
+
+
+def _usable(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError:
+        return Path(tempfile.mkdtemp(prefix="binep-kernels-"))
+    return folder
+
+
+FOLDER = _usable(_folder())
+
+
+def kernel(function: Any, fastmath: set[str] | bool = False) -> Any:
+    """Compile a function that runs beside others, without Python's lock; keep it in `FOLDER`.
+
+    `fastmath` names the liberties of LLVM that it may take, where no bits have to agree.
+    """
+    before = numba.config.CACHE_DIR  # type: ignore[attr-defined]
+    numba.config.CACHE_DIR = str(FOLDER)  # type: ignore[attr-defined]
+    try:
+        options: dict[str, Any] = {"error_model": "numpy", "nogil": True, "cache": True}
+        return _jit(**options, fastmath=fastmath)(function)
+    finally:
+        numba.config.CACHE_DIR = before  # type: ignore[attr-defined]
+
+
+def compiled(dispatcher: Any) -> bool:
+    """Whether a kernel is there, in this process or in the folder."""
+    name = dispatcher.py_func.__name__
+    return bool(dispatcher.signatures) or any(FOLDER.rglob(f"*.{name}-*.nbi"))
+
+
+def announce(dispatcher: Any) -> None:
+    """Say that a first call will take a while, if the kernel is not there yet."""
+    if not compiled(dispatcher):
+        print("compiling kernels for this machine, once", file=sys.stderr)
+
+
+@functools.cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="binep-kernels")
+
+
+_lent: list[int] = []
+
+
+@contextmanager
+def all_threads_for_kernels() -> Iterator[None]:
+    """Let torch run on one thread, and kernels on all that it was given.
+
+    After every parallel operation torch's other threads spin for a while, waiting for the next one,
+    on the cores that the kernels need.
+    """
+    _lent.append(kernel_threads())
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(_lent.pop())
+
+
+def kernel_threads() -> int:
+    """As many as torch was given."""
+    return _lent[-1] if _lent else torch.get_num_threads()
+
+
+def run_shares(share: Any, *args: Any) -> list[Any]:
+    """Run `share(*args, threads, thread)` on as many threads as torch was given; all results."""
+    threads = kernel_threads()
+    # What is not compiled yet is compiled by the first share alone.
+    first = [] if share.signatures else [share(*args, threads, 0)]
+    others = [_pool(threads).submit(share, *args, threads, n) for n in range(1, threads)]
+    return [*(first or [share(*args, threads, 0)]), *(other.result() for other in others)]

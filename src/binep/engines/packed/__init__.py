@@ -1,5 +1,0 @@
-"""Binary activations on the CPU: bits packed 64 a word, and work only where a bit changes."""
-
-from binep.engines.packed.engine import PackedEngine
-
-__all__ = ["PackedEngine"]

@@ -1,0 +1,83 @@
+"""The definition of correct: one mini-batch in plain torch, on any device."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from binep.core import metrics
+from binep.core.gradients import Learning
+from binep.core.metrics import Tally
+from binep.core.network import Network
+from binep.core.optim import Optimizers
+from binep.core.relaxation import relax
+
+
+@contextmanager
+def tensor_cores(allowed: bool) -> Iterator[None]:
+    """Let a GPU round the factors of float32 products to 11 bits (TF32), or not."""
+    matmul: Any = torch.backends.cuda.matmul
+    cudnn: Any = torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    matmul.allow_tf32 = cudnn.allow_tf32 = allowed
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before
+
+
+class ReferenceEngine:
+    """Trains a network one mini-batch at a time: relax, estimate, update.
+
+    What every engine offers: `train` and `evaluate` a mini-batch, `collect` what was counted since
+    the last time, and `sync`, after which `network` and `optimizers` hold the state of training.
+    """
+
+    name = "reference"
+    precision = "float32"
+
+    def __init__(self, network: Network, learning: Learning, optimizers: Optimizers) -> None:
+        self.network, self.learning, self.optimizers = network, learning, optimizers
+        self._tally = Tally()
+
+    def train(self, x: Tensor, labels: Tensor) -> None:
+        """One training step on a mini-batch, (batch, *input_shape), with labels, (batch,)."""
+        with tensor_cores(self._exact(x)):
+            phases = self.learning.backward(self.network, x, labels)
+            seen = metrics.tally(self.network, phases.free, labels)
+        flips = self.optimizers.step()
+        nudged = (phases.nudged, phases.opposite)
+        steps = sum(phase.steps for phase in nudged if phase is not None)
+        self._tally += seen.having(flips=flips, nudged_steps=steps)
+
+    @torch.no_grad()
+    def evaluate(self, x: Tensor, labels: Tensor) -> Tally:
+        """Read a mini-batch out of the free phase, without learning from it."""
+        with tensor_cores(self._exact(x)):
+            clamped = self.network.clamp(x)
+            free = relax(
+                self.network,
+                clamped,
+                self.network.initial(clamped),
+                self.learning.free_steps,
+                tolerance=self.learning.tolerance,
+            )
+            return metrics.tally(self.network, free, labels)
+
+    def _exact(self, x: Tensor) -> bool:
+        """Whether bits and pixels are all that is multiplied, which TF32 holds exactly.
+
+        They must then not be multiplied otherwise: in float32 cuDNN may take a convolution
+        through a Fourier transform, and integers come out a little off.
+        """
+        return self.network.neuron.binary and not x.is_floating_point()
+
+    def collect(self) -> Tally:
+        """What was counted over the mini-batches trained on since the last call."""
+        tally, self._tally = self._tally, Tally()
+        return tally
+
+    def sync(self) -> None:
+        """The network and the optimizers are the state: there is nothing to bring back."""

@@ -1,0 +1,624 @@
+"""Recipes: everything that defines a training run, read from TOML and checked key by key.
+
+A recipe is a tree of frozen dataclasses, one for each section of the file. `load` takes the name of
+one that ships with the package, or the path of a user's own file; a file may say
+`extends = "mnist-1fc-w"` and give only what differs. Every mistake is one line that names the key,
+the value, and what is allowed.
+"""
+
+import json
+import math
+import re
+import sys
+import tomllib
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dataclass, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import torch
+
+from binep.core.couplings import ConvPool, Coupling, Dense
+from binep.core.gradients import (
+    PULLS_AT,
+    SIGNS,
+    BackpropThroughTime,
+    EquilibriumPropagation,
+    Learning,
+)
+from binep.core.imperfect import Imperfections, ImperfectNetwork, imperfect_optimizers
+from binep.core.network import COSTS, DYNAMICS, SENDS, Network
+from binep.core.neurons import HardSigmoid, Heaviside
+from binep.core.optim import RATES, Optimizers, assign_optimizers
+from binep.core.relaxation import NUDGES
+from binep.data import DATASETS, Augmentation, Dataset
+from binep.errors import BinepError, choose
+
+PerCoupling = float | list[float]
+PerConv = int | list[int]
+
+
+def _key(default: Any = MISSING, **limits: Any) -> Any:
+    """A key with its limits: `choices`, `low` (at least), `above` (more than), `high` (at most)."""
+    if isinstance(default, list):
+        return field(default_factory=lambda: list(default), metadata=limits)
+    return field(default=default, metadata=limits)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataKeys:
+    name: str = _key("digits", choices=tuple(DATASETS))
+    flip: bool = _key(False)
+    crop: int = _key(0, low=0)
+    # The last so many training images are kept out of training and tested on, in place of the
+    # test set: what choices are made on.
+    validation: int = _key(0, low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkKeys:
+    conv: list[int] = _key([], low=1)  # channels of each conv + max-pool layer
+    kernel: PerConv = _key(5, low=1)
+    padding: PerConv = _key(0, low=0)
+    pool: PerConv = _key(1, low=1)
+    dense: list[int] = _key([], low=1)  # neurons of each hidden dense layer
+    per_class: int = _key(1, low=1)
+    weights: str = _key("binary", choices=("binary", "real"))
+    activations: str = _key("real", choices=("real", "binary"))
+    threshold: float = _key(0.5)
+    sigma: float = _key(0.5, above=0)
+    dynamics: str = _key("prototypical", choices=DYNAMICS)
+    dt: float = _key(0.5, above=0, high=1)
+    initial_state: float | None = _key(None)
+    clamp_nudged: bool | None = _key(None)
+    nudged_sends: str = _key("activity", choices=SENDS)
+    cost: str = _key("mse", choices=COSTS)
+    learn_scale: bool = _key(False)
+    scale: float | None = _key(None, above=0)  # one alpha for all couplings, not the drawn one
+    gain: PerCoupling = _key(1.0, above=0)  # times alpha, or times real weights, before training
+    zero_bias: bool = _key(False)
+    bias: PerCoupling = _key(0.0)  # added to every bias before training
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearningKeys:
+    method: str = _key("ep", choices=("ep", "bptt"))
+    free_steps: int = _key(low=1)
+    nudged_steps: int = _key(low=1)  # for bptt: steps to go back through
+    beta: float = _key(0.3)
+    sign: str = _key("random", choices=SIGNS)
+    nudge: str = _key("live", choices=NUDGES)
+    tolerance: float | None = _key(None, low=0)
+    margin: float = _key(0.0, low=0)  # for ep: by how much the right class has to win
+    pulls_at: str = _key("state", choices=PULLS_AT)  # for bptt
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerKeys:
+    gamma: PerCoupling | None = _key(None, above=0, high=1)
+    tau: PerCoupling | None = _key(None, low=0)
+    lr_bias: PerCoupling | None = _key(None, low=0)
+    lr_scale: PerCoupling | None = _key(None, low=0)
+    lr_weight: PerCoupling | None = _key(None, low=0)
+    momentum_noise: float = _key(0.0, low=0)  # standard deviation, in units of gamma
+
+
+LONGEST_NAME = 200
+# Runs are kept in folders of that name.
+NAMES = re.compile(rf"(?!\.)[^/\\\x00-\x1f]{{1,{LONGEST_NAME}}}")
+SHAPES = ("exponential", "linear", "cosine")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RateSchedule:
+    """What a rate is multiplied by as epochs go by: in steps, and smoothly.
+
+    By `factor` after each epoch of `at` and after every `every` epochs; and by what stays 1 for
+    `after` epochs, goes to `final` within the next `over`, in one of three shapes, and stays there.
+    Epochs are counted from the start, whatever `training.epochs` is: a run can be lengthened.
+    """
+
+    at: list[int] = _key([], low=1)
+    every: int = _key(0, low=0)
+    factor: float = _key(1.0, above=0)
+    after: int = _key(0, low=0)
+    over: int = _key(0, low=0)
+    final: float = _key(1.0, above=0)
+    shape: str = _key("exponential", choices=SHAPES)
+
+    def at_epoch(self, epochs_done: int) -> float:
+        """The product of all that is due after that many epochs.
+
+        >>> smooth = RateSchedule(over=4, final=0.01)
+        >>> [round(smooth.at_epoch(n), 3) for n in (0, 1, 2, 4, 9)]
+        [1.0, 0.316, 0.1, 0.01, 0.01]
+        >>> late = RateSchedule(after=3, over=2, final=0.01)
+        >>> [round(late.at_epoch(n), 3) for n in (0, 3, 4, 5, 9)]
+        [1.0, 1.0, 0.1, 0.01, 0.01]
+        """
+        times = sum(epoch <= epochs_done for epoch in self.at)
+        times += epochs_done // self.every if self.every else 0
+        return self.factor**times * self._smooth(epochs_done)
+
+    def _smooth(self, epochs_done: int) -> float:
+        if not self.over:
+            return 1.0
+        done = min(max(epochs_done - self.after, 0) / self.over, 1.0)
+        if self.shape == "exponential":
+            return self.final**done
+        if self.shape == "cosine":
+            done = (1 - math.cos(math.pi * done)) / 2
+        return 1 + done * (self.final - 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleKeys:
+    gamma: RateSchedule = field(default_factory=RateSchedule)
+    tau: RateSchedule = field(default_factory=RateSchedule)
+    lr_bias: RateSchedule = field(default_factory=RateSchedule)
+    lr_scale: RateSchedule = field(default_factory=RateSchedule)
+    lr_weight: RateSchedule = field(default_factory=RateSchedule)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingKeys:
+    epochs: int = _key(low=1)
+    batch_size: int = _key(64, low=1)
+    drop_last: bool = _key(False)  # a smaller last mini-batch, whose samples would weigh more
+
+
+@dataclass(frozen=True, kw_only=True)
+class HardwareKeys:
+    """What is wrong with the hardware, see `Imperfections`; by default nothing."""
+
+    weight_errors: float = _key(0.0, low=0, high=1)
+    activation_errors: float = _key(0.0, low=0, high=1)
+    stuck: float = _key(0.0, low=0, high=1)
+    threshold_spread: float = _key(0.0, low=0)
+    momentum_bits: int | None = _key(None, low=2, high=24)
+    momentum_leak: float = _key(0.0, low=0, high=1)
+    device: int = _key(0, low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperKeys:
+    """What the paper reports, in per cent: mean and standard deviation, and where."""
+
+    test: float | None = _key(None, low=0)
+    test_sd: float | None = _key(None, low=0)
+    train: float | None = _key(None, low=0)
+    where: str = _key("")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A training run, complete: what is trained, on what, how, and for how long.
+
+    >>> recipe = load("mnist-1fc-w")
+    >>> recipe.network.dense, recipe.optimizer.gamma
+    ([4096], [0.0001, 1e-05])
+    >>> load("mnist-1fc-w", ["learning.beta=0.5"]).learning.beta
+    0.5
+    """
+
+    name: str
+    summary: str = ""
+    data: DataKeys = field(default_factory=DataKeys)
+    network: NetworkKeys = field(default_factory=NetworkKeys)
+    learning: LearningKeys
+    optimizer: OptimizerKeys = field(default_factory=OptimizerKeys)
+    schedule: ScheduleKeys = field(default_factory=ScheduleKeys)
+    training: TrainingKeys
+    hardware: HardwareKeys = field(default_factory=HardwareKeys)
+    paper: PaperKeys = field(default_factory=PaperKeys)
+
+    @property
+    def imperfections(self) -> Imperfections:
+        return Imperfections(**asdict(self.hardware))
+
+    @property
+    def augmentation(self) -> Augmentation:
+        return Augmentation(flip=self.data.flip, crop=self.data.crop)
+
+    def hold_out(self, dataset: Dataset) -> Dataset:
+        """The data set, with the validation images in place of the test set if any are asked."""
+        return dataset.holdout(self.data.validation) if self.data.validation else dataset
+
+    def build_network(self, generator: torch.Generator | None = None) -> Network:
+        """A fresh network, float32 on the CPU, with every draw from `generator`."""
+        keys, source = self.network, DATASETS[self.data.name]
+        binary = keys.weights == "binary"
+        options: dict[str, Any] = {
+            "binary": binary,
+            "learn_scale": keys.learn_scale,
+            "generator": generator,
+        }
+        shape = tuple(source.image_shape)
+        chain: list[Coupling] = []
+        for n, channels in enumerate(keys.conv):
+            sizes = {k: _nth(getattr(keys, k), n) for k in ("kernel", "padding", "pool")}
+            chain.append(ConvPool(shape[0], channels, **sizes, **options))
+            shape = chain[-1].above_shape(shape)
+        for neurons in (*keys.dense, source.classes * keys.per_class):
+            chain.append(Dense(math.prod(shape), neurons, **options))
+            shape = (neurons,)
+        for n, coupling in enumerate(chain):
+            assert coupling.bias is not None
+            if keys.zero_bias:
+                torch.nn.init.zeros_(coupling.bias)
+            coupling.bias.data.add_(_nth(keys.bias, n))
+            if keys.scale is not None and binary:
+                torch.nn.init.constant_(coupling.scale, keys.scale)
+            strength = coupling.scale if binary else coupling.weight
+            strength.data.mul_(_nth(keys.gain, n))
+        network = Network(
+            source.image_shape if keys.conv else (math.prod(source.image_shape),),
+            chain,
+            Heaviside(keys.threshold, keys.sigma)
+            if keys.activations == "binary"
+            else HardSigmoid(),
+            keys.dynamics,
+            keys.per_class,
+            source.classes,
+            keys.initial_state,
+            dt=keys.dt,
+            cost=keys.cost,
+            clamp_nudged=keys.clamp_nudged,
+            nudged_sends=keys.nudged_sends,
+        )
+        wrong = self.imperfections
+        return ImperfectNetwork(network, wrong, generator) if wrong.of_network else network
+
+    def build_learning(self, generator: torch.Generator | None = None) -> Learning:
+        """EP or BPTT as the recipe says; random signs come from `generator`."""
+        keys = self.learning
+        if keys.method == "bptt":
+            return BackpropThroughTime(
+                keys.free_steps, keys.nudged_steps, keys.tolerance, keys.pulls_at
+            )
+        return EquilibriumPropagation(
+            keys.free_steps,
+            keys.nudged_steps,
+            keys.beta,
+            keys.sign,
+            keys.nudge,
+            keys.tolerance,
+            generator,
+            keys.margin,
+        )
+
+    def build_optimizers(
+        self, network: Network, generator: torch.Generator | None = None
+    ) -> Optimizers:
+        """Every parameter's optimizer; initial momentum noise comes from `generator`."""
+        keys, wrong = self.optimizer, self.imperfections
+        optimizers = assign_optimizers(
+            network,
+            gamma=keys.gamma,
+            tau=keys.tau,
+            lr_bias=keys.lr_bias,
+            lr_scale=keys.lr_scale,
+            lr_weight=keys.lr_weight,
+            noise=keys.momentum_noise,
+            generator=generator,
+        )
+        return (
+            imperfect_optimizers(optimizers, wrong, generator) if wrong.of_momentum else optimizers
+        )
+
+    def rates(self, epochs_done: int) -> dict[str, list[float]]:
+        """The rates that are due after so many epochs, one a coupling."""
+        rates = {}
+        for name in RATES:
+            values, schedule = getattr(self.optimizer, name), getattr(self.schedule, name)
+            if values is not None:
+                rates[name] = [value * schedule.at_epoch(epochs_done) for value in values]
+        return rates
+
+    def set_rates(self, optimizers: Optimizers, epochs_done: int) -> None:
+        """Give the optimizers the rates that are due after so many epochs."""
+        optimizers.set_rates(self.rates(epochs_done))
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+def names() -> list[str]:
+    """The recipes that ship with the package."""
+    folder = resources.files("binep") / "recipes"
+    return sorted(p.name.removesuffix(".toml") for p in folder.iterdir() if p.suffix == ".toml")  # type: ignore[attr-defined]
+
+
+def load(name: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Read a recipe by name or path, with `section.key=value` overrides, and check all of it."""
+    table = _read_table(str(name))
+    for override in overrides:
+        _override(table, override)
+    return from_table(table)
+
+
+def from_table(table: Mapping[str, Any]) -> Recipe:
+    """Check a parsed TOML document and build the recipe; lists come out one value a coupling."""
+    recipe = _build(Recipe, dict(table), "")
+    if not NAMES.fullmatch(recipe.name):
+        raise BinepError(
+            f"name={_show(recipe.name)}: allowed is what a folder can be called, 1 to "
+            f"{LONGEST_NAME} letters without slashes, of which the first is no point"
+        )
+    return _resolve(recipe)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # the name is too long for one
+        return False
+
+
+def _read_table(name: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The merged tables of a recipe and of those it extends."""
+    if name in seen:
+        raise BinepError(f"recipe {name!r} extends itself: {' -> '.join((*seen, name))}")
+    path = Path(name)
+    if path.suffix == ".toml" or _is_file(path):
+        text, fallback = _read_text(path), path.stem
+    else:
+        choose(name, names(), "recipe")
+        text = (resources.files("binep") / "recipes" / f"{name}.toml").read_text("utf-8")
+        fallback = name
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise BinepError(f"recipe {name}: not valid TOML: {error}") from None
+    base = table.pop("extends", None)
+    table.setdefault("name", fallback)
+    if base is None:
+        return table
+    if not isinstance(base, str):
+        raise BinepError(f"recipe {name}: extends={base!r}: allowed is the name of a recipe")
+    parent = _read_table(base, (*seen, name))
+    # What the paper says of the parent it does not say of the child.
+    parent.pop("paper", None)
+    return _merged(parent, table)
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except OSError as error:
+        raise BinepError(f"recipe {path}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise BinepError(f"recipe {path}: not a text file in UTF-8") from None
+
+
+def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _merged(merged[key], value) if both else value
+    return merged
+
+
+def _override(table: dict[str, Any], override: str) -> None:
+    """Apply one `section.key=value`; the value is TOML, or else a plain word."""
+    path, equals, text = override.partition("=")
+    keys = path.strip().split(".")
+    if not equals or not all(keys) or len(keys) < 2:
+        raise BinepError(f"--set {override}: allowed is section.key=value, as in learning.beta=0.5")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    for key in keys[:-1]:
+        table = table.setdefault(key, {})
+        if not isinstance(table, dict):
+            raise BinepError(f"--set {override}: {key} is not a section")
+    table[keys[-1]] = value
+
+
+# --- checking -----------------------------------------------------------------------------------
+
+
+def _build(cls: type, table: dict[str, Any], where: str) -> Any:
+    """Make a section's dataclass of a TOML table."""
+    known = {f.name: f for f in fields(cls)}
+    hints = get_type_hints(cls)
+    for key in table:
+        if key not in known:
+            place = f"section [{where}]" if where else "the top of a recipe"
+            raise BinepError(str(_unknown(f"{where}.{key}".lstrip("."), key, known, place)))
+    values = {}
+    for name, spec in known.items():
+        path = f"{where}.{name}" if where else name
+        if is_dataclass(hints[name]):
+            section = table.get(name, {})
+            if not isinstance(section, dict):
+                raise BinepError(f"{path}={section!r}: it must be a section, [{path}]")
+            values[name] = _build(hints[name], section, path)  # type: ignore[arg-type]
+        elif name in table:
+            values[name] = _checked(table[name], hints[name], spec, path)
+        elif spec.default is MISSING and spec.default_factory is MISSING:
+            raise BinepError(f"{path} is missing: {_allowed(hints[name], spec)}")
+    return cls(**values)
+
+
+def _unknown(path: str, key: str, known: Mapping[str, Any], place: str) -> BinepError:
+    try:
+        choose(key, known, "key")
+    except BinepError as error:
+        message = str(error).replace(f"unknown key {key!r}", f"unknown key {path} in {place}")
+        return BinepError(message)
+    return BinepError(path)
+
+
+def _checked(value: Any, hint: Any, spec: Field, path: str) -> Any:
+    """A value of the right type and within its limits."""
+    for kind in _alternatives(hint):
+        if get_origin(kind) is list:
+            (item,) = get_args(kind)
+            if isinstance(value, list) and all(_is(item, v) for v in value):
+                for v in value:
+                    _limit(v, hint, spec, path, value)
+                return [item(v) for v in value]
+        elif kind is not type(None) and _is(kind, value):
+            _limit(value, hint, spec, path, value)
+            return kind(value)
+    raise BinepError(f"{path}={_show(value)}: {_allowed(hint, spec)}")
+
+
+def _alternatives(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+
+
+def _is(kind: type, value: Any) -> bool:
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+
+
+def _limit(value: Any, hint: Any, spec: Field, path: str, whole: Any) -> None:
+    limits = spec.metadata
+    if "choices" in limits:
+        try:
+            choose(value, limits["choices"], path)
+        except BinepError as error:
+            raise BinepError(str(error).replace("unknown ", "", 1).replace(" ", "=", 1)) from None
+    if isinstance(value, str | bool):
+        return
+    fits = (
+        abs(value) <= sys.float_info.max
+        and value >= limits.get("low", -math.inf)
+        and value > limits.get("above", -math.inf)
+        and value <= limits.get("high", math.inf)
+    )
+    if not fits:
+        raise BinepError(f"{path}={_show(whole)}: {_allowed(hint, spec)}")
+
+
+def _show(value: Any) -> str:
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _allowed(hint: Any, spec: Field) -> str:
+    """What a key takes, in words."""
+    words = {int: "an integer", float: "a number", bool: "true or false", str: "a text"}
+    lists = {int: "a list of integers", float: "a list of numbers"}
+    kinds = [
+        lists[get_args(kind)[0]] if get_origin(kind) is list else words[kind]
+        for kind in _alternatives(hint)
+        if kind is not type(None)
+    ]
+    limits = spec.metadata
+    bounds = [
+        f"{word} {limits[name]}"
+        for name, word in (("low", "at least"), ("above", "above"), ("high", "at most"))
+        if name in limits
+    ]
+    choices = f" of {', '.join(limits['choices'])}" if "choices" in limits else ""
+    return f"allowed is {' or '.join(kinds)}{choices}" + (
+        f", {' and '.join(bounds)}" if bounds else ""
+    )
+
+
+def _resolve(recipe: Recipe) -> Recipe:
+    """Spell every default out, and check that the parts fit: shapes, lengths, optimizers."""
+    keys = recipe.network
+    for name in ("kernel", "padding", "pool"):
+        _length(f"network.{name}", getattr(keys, name), len(keys.conv), "conv layers")
+    couplings = len(keys.conv) + len(keys.dense) + 1
+    for name in ("gain", "bias"):
+        _length(f"network.{name}", getattr(keys, name), couplings, "couplings")
+    rates = {f.name: getattr(recipe.optimizer, f.name) for f in fields(OptimizerKeys)}
+    for name in RATES:
+        _length(f"optimizer.{name}", rates[name], couplings, "couplings")
+        if rates[name] is not None:
+            rates[name] = [_nth(rates[name], n) for n in range(couplings)]
+    for name in RATES:
+        _check_schedule(recipe, name, rates[name])
+    if recipe.learning.beta == 0:
+        raise BinepError("learning.beta=0: allowed is a number other than 0")
+    train = DATASETS[recipe.data.name].train_count
+    if recipe.data.validation >= train:
+        raise BinepError(
+            f"data.validation={recipe.data.validation}: allowed is less than the {train} training "
+            f"images of {recipe.data.name}"
+        )
+    try:
+        with torch.device("meta"):
+            network = recipe.build_network()
+            learning = recipe.build_learning()
+            recipe.build_optimizers(network)
+        learning.check(network)
+        if isinstance(learning, BackpropThroughTime):
+            for name, asked in (
+                ("imperfect hardware", recipe.imperfections.of_network),
+                ("learning.margin", recipe.learning.margin),
+            ):
+                if asked:
+                    raise BinepError(f"{name} with learning.method='bptt': allowed is 'ep'")
+    except BinepError as error:
+        raise BinepError(f"recipe {recipe.name}: {error}") from None
+    return replace(
+        recipe,
+        network=replace(
+            keys,
+            initial_state=network.initial_state,
+            clamp_nudged=getattr(network.dynamics, "clamp_nudged", True),
+        ),
+        optimizer=OptimizerKeys(**rates),
+    )
+
+
+def _check_schedule(recipe: Recipe, rate: str, values: list[float] | None) -> None:
+    """See that a schedule does something, to something, and keeps gamma within its limits."""
+    schedule, path = getattr(recipe.schedule, rate), f"schedule.{rate}"
+    if schedule.final != 1 and not schedule.over:
+        raise BinepError(
+            f"{path}.final={schedule.final}: it needs {path}.over, how many epochs it takes"
+        )
+    if schedule.after and not schedule.over:
+        raise BinepError(f"{path}.after={schedule.after}: it needs {path}.over and {path}.final")
+    if schedule.factor != 1 and not schedule.at and not schedule.every:
+        raise BinepError(f"{path}.factor={schedule.factor}: it needs {path}.at or {path}.every")
+    if values is None and schedule != RateSchedule():
+        raise BinepError(f"{path} is given, but optimizer.{rate} is not")
+    if rate == "gamma" and values is not None:
+        highest = max(schedule.at_epoch(n) for n in range(recipe.training.epochs)) * max(values)
+        if highest > 1:
+            raise BinepError(f"{path} takes gamma up to {highest:g}: allowed is at most 1")
+
+
+def _length(path: str, value: Any, expected: int, what: str) -> None:
+    if isinstance(value, list) and len(value) != expected:
+        raise BinepError(
+            f"{path}={_show(value)}: it has {len(value)} values, allowed is one number or "
+            f"{expected}, one for each of the {expected} {what}"
+        )
+
+
+def _nth(value: Any, n: int) -> Any:
+    return value[n] if isinstance(value, list) else value
+
+
+# --- writing ------------------------------------------------------------------------------------
+
+
+def dumps(recipe: Recipe) -> str:
+    """The complete recipe as TOML, which `load` reads back to an equal one."""
+    lines: list[str] = []
+    _dump(asdict(recipe), "", lines)
+    return "\n".join(lines).strip() + "\n"
+
+
+def _dump(table: dict[str, Any], where: str, lines: list[str]) -> None:
+    plain = {k: v for k, v in table.items() if not isinstance(v, dict) and v is not None}
+    if plain and where:
+        lines += ["", f"[{where}]"]
+    # JSON's strings, numbers, booleans and flat lists are TOML's; both write floats in full.
+    lines += [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in plain.items()]
+    for key, value in table.items():
+        if isinstance(value, dict):
+            _dump(value, f"{where}.{key}".lstrip("."), lines)

@@ -1,0 +1,534 @@
+"""A run on disk: its recipe, its record, its metrics, its checkpoints; and how to make one.
+
+runs/mnist-1fc-w-seed0/
+  recipe.toml       complete and resolved
+  record.json       seed, commit, versions, device, engine, precision, times
+  metrics.jsonl     one line an epoch
+  checkpoint-*      see `checkpoints`
+"""
+
+import json
+import os
+import platform
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import binep
+from binep.core.metrics import Tally
+from binep.core.network import Network
+from binep.data import Dataset, Folder
+from binep.data import load as load_dataset
+from binep.engines.select import BringsThreads, Engine, select_device, select_engine
+from binep.errors import BinepError
+from binep.files import append_line, claimed, make_folder, remove_leftovers, write_whole
+from binep.training import checkpoints
+from binep.training import recipe as recipes
+from binep.training.progress import Watcher
+from binep.training.recipe import Recipe
+from binep.training.trainer import Trainer, evaluate, random_streams, troubles
+
+CHECKPOINT_SECONDS = 300.0
+SMALL = 2**16  # neurons in a mini-batch
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run as it stands on disk."""
+
+    folder: Path
+    recipe: Recipe
+    record: dict[str, Any]
+    metrics: list[dict[str, Any]]
+
+    @property
+    def finished(self) -> bool:
+        return len(self.metrics) >= self.recipe.training.epochs
+
+    def network(self, device: str = "auto") -> Network:
+        """The trained network of the newest checkpoint."""
+        found = checkpoints.load(self.folder, warn=lambda text: None)
+        if found is None:
+            raise BinepError(f"{self.folder} has no checkpoint yet: let it train for a while")
+        network = self.recipe.build_network()
+        checkpoints.restore_network(network, found[0])
+        return network.to(select_device(device))
+
+    def engine(self, device: str = "auto") -> Engine:
+        """An engine that can evaluate the trained network."""
+        network = self.network(device)
+        return select_engine(
+            "auto", network, self.recipe.build_learning(), self.recipe.build_optimizers(network)
+        )
+
+    @property
+    def last(self) -> dict[str, Any] | None:
+        """The metrics of the last epoch finished."""
+        return self.metrics[-1] if self.metrics else None
+
+    def dataset(
+        self, *, device: str = "auto", data_dir: Folder | None = None, offline: bool = False
+    ) -> Dataset:
+        """The data that the run trains and is tested on."""
+        whole = load_dataset(self.recipe.data.name, data_dir=data_dir, offline=offline)
+        return self.recipe.hold_out(whole.to(select_device(device)))
+
+    def evaluate(
+        self,
+        split: str = "test",
+        *,
+        device: str = "auto",
+        data_dir: Folder | None = None,
+        offline: bool = False,
+    ) -> Tally:
+        """Read the "test" or "train" images out of the trained network."""
+        dataset = self.dataset(device=device, data_dir=data_dir, offline=offline)
+        return evaluate(self.engine(device), dataset, getattr(dataset, split))
+
+
+def run_name(recipe: Recipe, seed: int) -> str:
+    return f"{recipe.name}-seed{seed}"
+
+
+def open_run(folder: str | Path) -> Run:
+    """Read a run's folder, or the only run inside a folder."""
+    found = find_runs(folder)
+    if len(found) > 1:
+        names = ", ".join(path.name for path in found)
+        raise BinepError(f"{folder} holds {len(found)} runs, name one of them: {names}")
+    path = found[0]
+    record = _read_json(path / "record.json")
+    return Run(path, recipes.load(path / "recipe.toml"), record, read_metrics(path))
+
+
+def find_runs(folder: str | Path) -> list[Path]:
+    """The folder itself if it is a run, else the runs directly inside it."""
+    folder = Path(folder)
+    if _is_run(folder):
+        return [folder]
+    inside = sorted(p for p in folder.iterdir() if _is_run(p)) if folder.is_dir() else []
+    if not inside:
+        raise BinepError(
+            f"{folder} is not a run: allowed is a folder that binep train wrote, with recipe.toml "
+            "and record.json in it"
+        )
+    return inside
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / "recipe.toml").is_file() and (folder / "record.json").is_file()
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl; a last line cut off by a crash is left out."""
+    path = folder / "metrics.jsonl"
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    found = []
+    for n, line in enumerate(lines):
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            if n + 1 < len(lines):
+                raise BinepError(f"{path}: line {n + 1} is damaged") from None
+    return found
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise BinepError(f"{path}: not readable as JSON ({error})") from None
+    if not isinstance(found, dict):
+        raise BinepError(f"{path}: allowed is what binep train writes, an object")
+    return found
+
+
+# --- making one ---------------------------------------------------------------------------------
+
+
+def train(
+    recipe: Recipe,
+    *,
+    seed: int = 0,
+    out: str | Path = "runs",
+    device: str = "auto",
+    engine: str = "auto",
+    data_dir: Folder | None = None,
+    offline: bool = False,
+    resume: bool = False,
+    branch: str | Path | None = None,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    watcher: Watcher | None = None,
+    stop: threading.Event | None = None,
+) -> Run:
+    """Train a recipe to its last epoch, or until interrupted, in `out/<recipe>-seed<seed>/`.
+
+    With `resume` an existing run goes on bit for bit where its last checkpoint left it; a missing
+    one is begun: afresh, or where the run in the folder `branch` stands, of a recipe that has been
+    the same so far. Ctrl-C, or `stop` when it is set, lets the current mini-batch finish and saves;
+    the run returned is then not `finished`.
+    """
+    watcher = watcher or Watcher()
+    folder = Path(out) / run_name(recipe, seed)
+    check_earlier(recipe, seed, out, resume)
+    trunk = None if branch is None or _is_run(folder) else open_run(branch).folder
+    if trunk is not None:
+        _check_part_of(recipe, seed, trunk)
+    place = select_device(device)
+    dataset = load_dataset(recipe.data.name, data_dir=data_dir, offline=offline)
+    trainer = build_trainer(
+        recipe, recipe.hold_out(dataset.to(place)), seed, place, engine, watcher.say
+    )
+    make_folder(folder)
+    with claimed(folder), fitting_threads(trainer):
+        # Once more: another process may have trained here while this one read the data.
+        check_earlier(recipe, seed, out, resume)
+        remove_leftovers(folder)
+        if trunk is not None:
+            with claimed(trunk):
+                _check_part_of(recipe, seed, trunk)
+                _branch_off(open_run(trunk), folder, recipe.name)
+        write_whole(folder / "recipe.toml", recipes.dumps(recipe))
+        found = checkpoints.load(folder, warn=watcher.say)
+        if found is not None:
+            checkpoints.restore(trainer, *found)
+        history = _rewind_metrics(folder, trainer.progress.epoch)
+        record = _begin_record(folder, recipe, seed, place, trainer)
+        _train(folder, trainer, recipe, record, history, checkpoint_seconds, watcher, stop)
+    return open_run(folder)
+
+
+def train_side_by_side(
+    recipe: Recipe, seeds: Sequence[int], *, watchers: Sequence[Watcher], **options: Any
+) -> list[Run]:
+    """Train several seeds of a recipe at the same time, each as `train` would.
+
+    For a GPU: a small network leaves most of it idle, and the seeds' mini-batches run in streams of
+    their own. Ctrl-C saves all of them.
+    """
+
+    def train_one(seed: int, watcher: Watcher, stop: threading.Event) -> Run:
+        return train(recipe, seed=seed, watcher=watcher, stop=stop, **options)
+
+    jobs = [partial(train_one, *pair) for pair in zip(seeds, watchers, strict=True)]
+    found = {run.record["seed"]: run for run in side_by_side(jobs, len(jobs))}
+    return [found[seed] for seed in seeds]
+
+
+def side_by_side(jobs: Sequence[Callable[[threading.Event], Any]], at_once: int) -> Iterator[Any]:
+    """Run jobs at the same time, on a GPU each in a stream of its own; yields what they return.
+
+    Ctrl-C, or the failure of one, sets the event that they are given: then they should end.
+    """
+
+    def run(job: Callable[[threading.Event], Any]) -> Any:
+        with torch.cuda.stream(torch.cuda.Stream() if torch.cuda.is_available() else None):
+            return job(stop)
+
+    with _interruptible() as stop, ThreadPoolExecutor(at_once) as threads:
+        futures = [threads.submit(run, job) for job in jobs]
+        try:
+            for future in as_completed(futures):
+                yield future.result()
+        except BaseException:
+            threads.shutdown(wait=False, cancel_futures=True)
+            stop.set()
+            raise
+
+
+def build_trainer(
+    recipe: Recipe,
+    dataset: Dataset,
+    seed: int,
+    device: torch.device,
+    engine: str = "auto",
+    say: Callable[[str], None] = lambda text: None,
+) -> Trainer:
+    """Everything that a recipe describes, put together, with all randomness from one seed.
+
+    `say` is told if the engine that would be fastest cannot be had.
+    """
+    streams = random_streams(seed, device)
+    network: Network = recipe.build_network(streams["init"]).to(device)
+    optimizers = recipe.build_optimizers(network, streams["noise"])
+    learning = recipe.build_learning(streams["sign"])
+    return Trainer(
+        select_engine(engine, network, learning, optimizers, say),
+        network,
+        optimizers,
+        dataset,
+        batch_size=recipe.training.batch_size,
+        drop_last=recipe.training.drop_last,
+        augmentation=recipe.augmentation,
+        streams=streams,
+        set_rates=recipe.set_rates,
+    )
+
+
+@contextmanager
+def fitting_threads(trainer: Trainer) -> Iterator[None]:
+    """One thread for a network so small that a second is woken up in vain; else torch's own choice.
+
+    Whoever sets OMP_NUM_THREADS has chosen already. An engine with own threads gets them all.
+    """
+    if isinstance(trainer.engine, BringsThreads) and trainer.engine.own_threads:
+        from binep.engines.numba.jit import all_threads_for_kernels
+
+        with all_threads_for_kernels():
+            yield
+        return
+    threads = torch.get_num_threads()
+    neurons = sum(torch.Size(shape).numel() for shape in trainer.network.layer_shapes)
+    if neurons * trainer.batch_size < SMALL and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def check_earlier(recipe: Recipe, seed: int, out: str | Path, resume: bool) -> None:
+    """See that what is in the run's folder, if anything, is an earlier part of the same run."""
+    folder = Path(out) / run_name(recipe, seed)
+    if not _is_run(folder):
+        return
+    if not resume:
+        raise BinepError(
+            f"{folder} already holds a run: add --resume to go on with it, or choose another "
+            "--seed or --out"
+        )
+    _check_part_of(recipe, seed, folder)
+
+
+def _check_part_of(recipe: Recipe, seed: int, folder: Path) -> None:
+    """See that the recipe, so far, would have trained this seed as the run in the folder was.
+
+    Rates may differ in what is yet to come: in epochs after the one in which the run stands.
+    """
+    saved = open_run(folder)
+    epochs = len(saved.metrics)
+    if saved.record.get("seed") != seed:
+        raise BinepError(f"{folder}: its seed is {saved.record.get('seed')}, not {seed}")
+    same_rates = all(saved.recipe.rates(n) == recipe.rates(n) for n in range(epochs + 1))
+    free = ("name", "summary", "paper.", "training.epochs", *(["schedule."] if same_rates else []))
+    differences = [
+        f"{key} was {json.dumps(old)}, now {json.dumps(new)}"
+        for key, old, new in _differences(asdict(saved.recipe), asdict(recipe))
+        if not key.startswith(free)
+    ]
+    if differences:
+        raise BinepError(f"{folder} was begun with another recipe: {'; '.join(differences)}")
+    if epochs > recipe.training.epochs:
+        raise BinepError(
+            f"{folder} has been trained for {epochs} epochs already: allowed are at least as many, "
+            f"not {recipe.training.epochs}"
+        )
+
+
+def _branch_off(trunk: Run, folder: Path, name: str) -> None:
+    """Give a new run's folder what another run has learnt, its metrics and its record."""
+    saved = sorted(trunk.folder.glob("checkpoint-*"))
+    if not saved:
+        raise BinepError(f"{trunk.folder} has no checkpoint yet: let it train for a while")
+    for path in saved:
+        write_whole(folder / path.name, path.read_bytes())
+    text = "".join(json.dumps(line) + "\n" for line in trunk.metrics)
+    write_whole(folder / "metrics.jsonl", text)
+    origin = {"recipe": trunk.recipe.name, "epochs": len(trunk.metrics)}
+    # The record makes it a run, so it comes last.
+    record = {**trunk.record, "recipe": name, "branched_from": origin}
+    write_whole(folder / "record.json", json.dumps(record, indent=1) + "\n")
+
+
+def _differences(old: dict, new: dict, where: str = "") -> Iterator[tuple[str, Any, Any]]:
+    for key in old:
+        if isinstance(old[key], dict):
+            yield from _differences(old[key], new[key], f"{where}{key}.")
+        elif old[key] != new[key]:
+            yield where + key, old[key], new[key]
+
+
+def _rewind_metrics(folder: Path, epochs: int) -> list[dict[str, Any]]:
+    """Drop the lines of epochs that the checkpoint has not seen: they will be trained again."""
+    path = folder / "metrics.jsonl"
+    history = read_metrics(folder)[:epochs]
+    if len(history) < epochs:
+        raise BinepError(
+            f"{path} holds {len(history)} epochs, the checkpoint is after {epochs}: bring the file "
+            "back, or train anew in another --out"
+        )
+    text = "".join(json.dumps(line) + "\n" for line in history)
+    if not path.exists() or path.read_bytes() != text.encode():
+        write_whole(path, text)
+    return history
+
+
+def _train(
+    folder: Path,
+    trainer: Trainer,
+    recipe: Recipe,
+    record: dict[str, Any],
+    history: list[dict[str, Any]],
+    checkpoint_seconds: float,
+    watcher: Watcher,
+    stop: threading.Event | None,
+) -> None:
+    epochs, said = recipe.training.epochs, set[str]()
+    saved, began = time.monotonic(), time.monotonic()
+
+    def keep_going() -> bool:
+        nonlocal saved
+        watcher.batch(trainer)
+        if time.monotonic() - saved > checkpoint_seconds:
+            trainer.settle()
+            checkpoints.save(folder, trainer)
+            saved = time.monotonic()
+        return not told.is_set()
+
+    def update_record(status: str) -> None:
+        spent = record["seconds"] + time.monotonic() - began
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        last = {"status": status, "updated": now, "seconds": spent}
+        write_whole(folder / "record.json", json.dumps({**record, **last}, indent=1) + "\n")
+
+    with _interruptible(stop) as told:
+        watcher.begin(folder.name, trainer, epochs)
+        try:
+            while trainer.progress.epoch < epochs and not told.is_set():
+                line = trainer.epoch(keep_going)
+                if line is not None:
+                    append_line(folder / "metrics.jsonl", json.dumps(line))
+                    history.append(line)
+                    watcher.epoch(line)
+                    for kind, advice in troubles(history, trainer.network.neuron.binary).items():
+                        if kind not in said:
+                            watcher.say(f"warning: {advice}")
+                        said.add(kind)
+                checkpoints.save(folder, trainer)
+                saved = time.monotonic()
+                update_record("running")
+            status = "finished" if trainer.progress.epoch >= epochs else "interrupted"
+            if status != record["status"]:
+                update_record(status)
+        finally:
+            watcher.end()
+
+
+@contextmanager
+def _interruptible(stop: threading.Event | None = None) -> Iterator[threading.Event]:
+    """Let Ctrl-C (and a polite kill) set an event instead of raising; a second one raises."""
+    stop = stop or threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before: dict[int, Any] = {
+        number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)
+    }
+
+    def ask_to_stop(number: int, frame: Any) -> None:
+        stop.set()
+        signal.signal(number, before[number])
+
+    for number in before:
+        signal.signal(number, ask_to_stop)
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+# --- its record ---------------------------------------------------------------------------------
+
+
+def _begin_record(
+    folder: Path, recipe: Recipe, seed: int, device: torch.device, trainer: Trainer
+) -> dict[str, Any]:
+    """What makes a result believable: when it was begun, and where its epochs were trained.
+
+    Times are added up. `before` lists where earlier epochs were trained, if elsewhere or with other
+    versions; a run that has no epoch left stays as it is.
+    """
+    path = folder / "record.json"
+    earlier = _read_json(path) if path.exists() else {}
+    epochs = trainer.progress.epoch
+    if epochs >= recipe.training.epochs and earlier:
+        return earlier
+    here = whereabouts(device, trainer.engine)
+    there = {key: earlier[key] for key in here if key in earlier}
+    moved = bool(there) and there != here
+    before = [*earlier.get("before", []), *([{"epochs": epochs, **there}] if moved else [])]
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    record = {
+        "recipe": recipe.name,
+        "seed": seed,
+        **here,
+        "started": earlier.get("started", now),
+        "updated": now,
+        "seconds": earlier.get("seconds", 0.0),
+        "starts": earlier.get("starts", 0) + 1,
+        "status": "running",
+        **({"before": before} if before else {}),
+    }
+    if "branched_from" in earlier:
+        record["branched_from"] = earlier["branched_from"]
+    write_whole(path, json.dumps(record, indent=1) + "\n")
+    return record
+
+
+def whereabouts(device: torch.device, engine: Engine) -> dict[str, Any]:
+    """Where epochs are trained, and by what."""
+    return {**environment(device), "engine": engine.name, "precision": engine.precision}
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """Where numbers come from: versions, commit, device."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu_name()
+    return {
+        "binep": binep.__version__,
+        "commit": commit(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "platform": platform.platform(),
+        "device": device.type,
+        "device_name": name,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def commit() -> str | None:
+    """The commit of the source that runs, if it runs from a checkout; `+` marks local changes."""
+    here = Path(binep.__file__).resolve().parent
+    if here.parent.name != "src":
+        return None
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(here), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--", ".") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _cpu_name() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
