@@ -40,7 +40,7 @@ from binep.engines.cuda.by_deltas import Deltas
 from binep.engines.cuda.by_moving import Convolutions, Moving
 from binep.engines.cuda.couplings import channels_last, convolve, split_digits
 from binep.engines.cuda.packing import Layout
-from binep.engines.cuda.phases import Phase
+from binep.engines.cuda.relaxers.base import Phase
 from binep.engines.cuda.stepwise import Stepwise
 from binep.engines.torch.engine import ReferenceEngine, tensor_cores
 from binep.training import recipe as recipes

@@ -32,7 +32,7 @@ from binep.core.gradients import BackpropThroughTime
 from binep.core.network import Network
 from binep.engines.cuda.convolving import largest_in_pool, pool_corner
 from binep.engines.cuda.couplings import FastConv, FastDense, flat, launch
-from binep.engines.cuda.phases import all_dense, in_order, largest_change
+from binep.engines.cuda.relaxers.base import all_dense, in_order, largest_change
 from binep.engines.torch.engine import tensor_cores
 
 

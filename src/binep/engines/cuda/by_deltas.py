@@ -1,5 +1,5 @@
 # pyright: reportCallIssue=false
-"""Relaxing networks of real activations by what changes, until nothing does; see `deltas`."""
+"""Relaxer networks of real activations by what changes, until nothing does; see `deltas`."""
 
 from dataclasses import dataclass
 from itertools import accumulate
@@ -15,7 +15,7 @@ from binep.core.neurons import HardSigmoid
 from binep.engines.cuda.couplings import FastDense, Tensors
 from binep.engines.cuda.deltas import product_kernel, send_kernel
 from binep.engines.cuda.packing import Layout, pack_together, padded
-from binep.engines.cuda.phases import Phase, Relaxing, all_dense, power_of_two
+from binep.engines.cuda.relaxers.base import Phase, Relaxer, all_dense, power_of_two
 from binep.engines.fixed_point import sent_units
 
 OUTPUTS = 128  # of a tile
@@ -54,7 +54,7 @@ class Traffic(Tensors):
 
 
 @dataclass
-class Deltas(Relaxing):
+class Deltas(Relaxer):
     """Dense networks of binary weights and real, prototypical neurons."""
 
     @property

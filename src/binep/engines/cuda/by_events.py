@@ -1,4 +1,4 @@
-"""Relaxing convolutional networks of bits at the cost of what changes, see `conv_events`."""
+"""Relaxer convolutional networks of bits at the cost of what changes, see `conv_events`."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from binep.core.couplings import ConvPool
 from binep.core.network import Network
 from binep.engines.cuda.conv_events import SILENT
 from binep.engines.cuda.couplings import FastConv, FastDense, Kept, KeptSums, Listed
-from binep.engines.cuda.phases import Nudge, Phase, largest_change
+from binep.engines.cuda.relaxers.base import Nudge, Phase, largest_change
 from binep.engines.cuda.stepwise import BUSY_STEPS, Stepwise
 
 

@@ -1,5 +1,5 @@
 # pyright: reportCallIssue=false, reportArgumentType=false
-"""Relaxing convolutional networks of real activations by what changes; see `moving`."""
+"""Relaxer convolutional networks of real activations by what changes; see `moving`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from binep.core.neurons import HardSigmoid
 from binep.engines.cuda.couplings import FastConv, Tensors, Tile, flat
 from binep.engines.cuda.moving import compact_kernel, convolve_kernel, pool_and_top_kernel
 from binep.engines.cuda.packing import padded
-from binep.engines.cuda.phases import Phase, Relaxing, in_order, power_of_two
+from binep.engines.cuda.relaxers.base import Phase, Relaxer, in_order, power_of_two
 from binep.errors import BinepError
 
 THIN = 16  # outputs at most
@@ -184,7 +184,7 @@ class Standing(Tensors):
 
 
 @dataclass
-class Moving(Relaxing):
+class Moving(Relaxer):
     """Convolutional networks of real, prototypical neurons below a few outputs."""
 
     @staticmethod

@@ -27,7 +27,7 @@ from binep.core.neurons import HardSigmoid, Heaviside
 from binep.core.optim import Bop, Optimizers
 from binep.engines.cuda.couplings import DIGIT_BITS, FastConv, FastDense
 from binep.engines.cuda.learning import count_kernel, tally_kernel
-from binep.engines.cuda.phases import Phase, in_order, power_of_two, record
+from binep.engines.cuda.relaxers.base import Phase, in_order, power_of_two, record
 from binep.engines.cuda.relaxing import choose_relaxer
 from binep.engines.cuda.updating import Updater
 from binep.engines.torch.engine import tensor_cores

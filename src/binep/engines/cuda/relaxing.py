@@ -5,15 +5,15 @@ from binep.core.network import Network
 from binep.engines.cuda.by_deltas import Deltas
 from binep.engines.cuda.by_events import ConvEvents
 from binep.engines.cuda.by_moving import Moving
-from binep.engines.cuda.phases import Relaxing
+from binep.engines.cuda.relaxers.base import Relaxer
 from binep.engines.cuda.sample_by_sample import Events, Thin
 from binep.engines.cuda.stepwise import Settling, Stepwise
 
 # The fastest first; the last one fits everything.
-RELAXERS: list[type[Relaxing]] = [Thin, Events, ConvEvents, Deltas, Moving, Stepwise]
+RELAXERS: list[type[Relaxer]] = [Thin, Events, ConvEvents, Deltas, Moving, Stepwise]
 
 
-def choose_relaxer(network: Network, learning: EquilibriumPropagation) -> type[Relaxing]:
+def choose_relaxer(network: Network, learning: EquilibriumPropagation) -> type[Relaxer]:
     """The fastest relaxer that can run a network."""
     if learning.tolerance is not None:
         return Settling

@@ -1,5 +1,5 @@
 # pyright: reportCallIssue=false
-"""Relaxing a sample from its first step to its last in one launch, see `settling`."""
+"""Relaxer a sample from its first step to its last in one launch, see `settling`."""
 
 from dataclasses import dataclass, field
 
@@ -9,7 +9,14 @@ from torch import Tensor
 from binep.core.dynamics import Prototypical
 from binep.core.network import Network
 from binep.engines.cuda.couplings import dtype_of_bits
-from binep.engines.cuda.phases import Phase, Relaxing, Sums, all_dense, per_sample, power_of_two
+from binep.engines.cuda.relaxers.base import (
+    Phase,
+    Relaxer,
+    Sums,
+    all_dense,
+    per_sample,
+    power_of_two,
+)
 from binep.engines.cuda.settling import events_kernel, thin_kernel
 from binep.engines.cuda.stepwise import BUSY_STEPS, Stepwise
 
@@ -18,7 +25,7 @@ WIDTH = 16384  # hidden neurons that fit into the registers of a program
 WIDE = 1024  # from here on a flip's row of weights costs more than a share of a matrix product
 
 
-class Thin(Relaxing):
+class Thin(Relaxer):
     """One hidden layer and few outputs, binary weights, real activations: a phase is one launch."""
 
     one_launch = True
@@ -83,7 +90,7 @@ class Thin(Relaxing):
 
 
 @dataclass
-class Events(Relaxing):
+class Events(Relaxer):
     """Dense networks of bits: after a few busy steps, only neurons that flip cause work."""
 
     sizes: list[int] = field(init=False)

@@ -1,5 +1,5 @@
 # pyright: reportCallIssue=false
-"""Relaxing step by step: matrix products, and one kernel a layer between them."""
+"""Relaxer step by step: matrix products, and one kernel a layer between them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,13 +12,20 @@ from binep.core.dynamics import EnergyBased, Prototypical
 from binep.core.network import Network
 from binep.engines.cuda.couplings import FastDense, Listed, launch
 from binep.engines.cuda.kernels import advance_kernel, top_kernel
-from binep.engines.cuda.phases import Nudge, Phase, Relaxing, all_dense, largest_change, record
+from binep.engines.cuda.relaxers.base import (
+    Nudge,
+    Phase,
+    Relaxer,
+    all_dense,
+    largest_change,
+    record,
+)
 
 BUSY_STEPS = 4  # in which most bits of a wide network change, so that products are cheaper
 THIN = 16  # outputs whose product is done where it is needed
 
 
-class Stepwise(Relaxing):
+class Stepwise(Relaxer):
     """Any network: matrix products, and one kernel a layer between them."""
 
     @staticmethod

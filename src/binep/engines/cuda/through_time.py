@@ -11,7 +11,7 @@ from binep.core.neurons import HardSigmoid
 from binep.core.optim import Optimizers
 from binep.engines.cuda.adjoint import Adjoint
 from binep.engines.cuda.engine import CudaEngine
-from binep.engines.cuda.phases import Phase
+from binep.engines.cuda.relaxers.base import Phase
 from binep.engines.torch.engine import tensor_cores
 
 

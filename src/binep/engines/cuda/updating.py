@@ -13,7 +13,7 @@ from binep.core.weights import BinaryWeight
 from binep.engines.cuda.couplings import FastConv, FastDense, flat, launch, product
 from binep.engines.cuda.kernels import bop_kernel
 from binep.engines.cuda.learning import changes_kernel, learn_kernel
-from binep.engines.cuda.phases import Phase
+from binep.engines.cuda.relaxers.base import Phase
 from binep.engines.torch.engine import tensor_cores
 
 # Factor on changes of real activities, which would else sink below what float16 can hold.

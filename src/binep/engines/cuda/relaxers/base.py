@@ -48,7 +48,7 @@ class Sums(Tensors):
 
 
 @dataclass
-class Relaxing:
+class Relaxer:
     """A network's layers in the layout of the GPU, ready to relax."""
 
     network: Network
