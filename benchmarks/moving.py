@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 import torch
 from tiles import LAUNCHES, PROCESSES, microseconds
 
-from binep.engines.cuda import CudaEngine, by_moving
+from binep.engines.cuda import by_moving
 from binep.engines.cuda.by_moving import EIGHT, HALF, Convolutions, Moving, Precision, Ways
 from binep.engines.cuda.couplings import Tile
+from binep.engines.cuda.engine import CudaEngine
 from binep.engines.cuda.moving import convolve_kernel
 from binep.engines.cuda.relaxers.base import record
 from binep.training import recipe as recipes

@@ -34,14 +34,16 @@ from binep import (
 from binep.core import metrics
 from binep.core.metrics import Tally
 from binep.core.relaxation import Nudge, step
-from binep.engines.cuda import CudaEngine, ThroughTimeEngine, adjoint, by_moving, deltas
+from binep.engines.cuda import adjoint, by_moving, deltas
 from binep.engines.cuda import moving as moving_kernels
 from binep.engines.cuda.by_deltas import Deltas
 from binep.engines.cuda.by_moving import Convolutions, Moving
 from binep.engines.cuda.couplings import channels_last, convolve, split_digits
+from binep.engines.cuda.engine import CudaEngine
 from binep.engines.cuda.packing import Layout
 from binep.engines.cuda.relaxers.base import Phase
 from binep.engines.cuda.stepwise import Stepwise
+from binep.engines.cuda.through_time import ThroughTimeEngine
 from binep.engines.torch.engine import ReferenceEngine, tensor_cores
 from binep.training import recipe as recipes
 from binep.training.trainer import random_streams

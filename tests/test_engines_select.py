@@ -19,7 +19,7 @@ from binep.core.gradients import Learning
 from binep.core.neurons import HardSigmoid, Heaviside
 from binep.engines.select import select_device, select_engine
 
-EP = EquilibriumPropagation(4, 2, 2.0)
+EP = EquilibriumPropagation(4, 2, 0.5)
 
 
 def parts(bits: bool, learning: Learning = EP):
@@ -81,7 +81,9 @@ def test_a_torch_without_convolutions_of_bytes_falls_back(
 
 
 def test_an_engine_asked_for_by_name_is_never_replaced():
-    with pytest.raises(ValueError, match="engine 'packed'"):
+    with pytest.raises(
+        ValueError, match="'packed' does not run HardSigmoid: its neurons are Heaviside"
+    ):
         select_engine("packed", *parts(bits=False))
     with pytest.raises(ValueError, match="engine 'packed'"):
         select_engine("packed", *parts(False, BackpropThroughTime(4, 2)))
@@ -89,6 +91,64 @@ def test_an_engine_asked_for_by_name_is_never_replaced():
         select_engine("cuda", *parts(bits=True))
     with pytest.raises(ValueError, match="unknown engine 'warp'"):
         select_engine("warp", *parts(bits=True))
+
+
+class Sparse(Dense):
+    """Half of its synapses are not there."""
+
+    def _sum_up(self, below):
+        return super()._sum_up(below * (torch.arange(below.shape[1]) % 2))
+
+
+class Softer(HardSigmoid):
+    """A neuron of its own."""
+
+
+class Renamed(Dense):
+    computes_like = Dense
+
+
+def with_pieces(coupling: type[Dense] = Dense, neuron: Any = None, learning: Any = EP):
+    net = Network((6,), [Dense(6, 8), coupling(8, 3)], neuron or HardSigmoid(), classes=3)
+    return net, learning, assign_optimizers(net, gamma=1e-2, tau=1e-3, lr_bias=1e-2)
+
+
+class OtherLearning(EquilibriumPropagation):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("pieces", "named"),
+    [
+        ({"coupling": Sparse}, "Sparse"),
+        ({"neuron": Softer()}, "Softer"),
+        ({"learning": OtherLearning(4, 2, 0.5)}, "OtherLearning"),
+    ],
+)
+def test_what_an_engine_does_not_know_exactly_runs_on_the_reference(pieces: dict, named: str):
+    said: list[str] = []
+    assert select_engine("auto", *with_pieces(**pieces), said.append).name == "reference"
+    assert len(said) == 1 and named in said[0] and "'reference'" in said[0]
+    for name in ("delta", "packed"):
+        with pytest.raises(ValueError, match=f"engine '{name}'"):
+            select_engine(name, *with_pieces(**pieces))
+
+
+def test_a_subclass_may_say_that_it_computes_like_its_parent():
+    assert select_engine("auto", *with_pieces(Renamed)).name == "delta"
+
+
+def test_a_mask_of_the_users_own_is_heeded_in_training():
+    """Trained on `auto`, a coupling with overrides learns what its own methods say."""
+    losses = []
+    for coupling in (Sparse, Dense):
+        torch.manual_seed(0)
+        engine = select_engine("auto", *with_pieces(coupling))
+        torch.manual_seed(1)
+        for _ in range(3):
+            engine.train(torch.rand(4, 6), torch.arange(4) % 3)
+        losses.append(engine.collect().loss)
+    assert losses[0] != losses[1]
 
 
 def test_auto_device_is_the_gpu_if_there_is_one():

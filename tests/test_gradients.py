@@ -191,6 +191,30 @@ def test_saturated_output_breaks_the_theorem(sign: int, clamped: bool, sends: st
         torch.testing.assert_close(ep[1:], bptt[1:], rtol=2e-2, atol=1e-6)
 
 
+@pytest.mark.parametrize(("sends", "closer_than"), [("state", 1e-7), ("activity", None)])
+def test_ep_is_bptt_at_the_drive_where_outputs_saturate(sends: str, closer_than: float | None):
+    """The default where nudged outputs are not clamped, and the variant that is no gradient.
+
+    Half of a fresh network's outputs are at rest below 0. With centered signs and beta = 3e-5 what
+    is left is of order beta^2; where activities are sent, a difference of order 1 is.
+    """
+    torch.manual_seed(0)
+    chain = [ConvPool(1, 8, kernel=3, padding=1, pool=2), ConvPool(8, 16, kernel=3, pool=2)]
+    chain.append(Dense(16, 10))
+    net = Network((1, 8, 8), chain, **({} if sends == "state" else {"nudged_sends": sends}))
+    net, x, labels = net.double(), torch.rand(8, 1, 8, 8).double(), torch.arange(8)
+    free = relax(net, x, net.initial(x), T)
+    assert (free.state[-1] == 0).any() and free.residuals[-1] < 1e-14
+    at_drive = bptt_gradients(net, x, labels, K, "drive")
+    distance = metrics.relative_distance(
+        ep_gradients(net, x, labels, 3e-5, K, "centered"), at_drive
+    )
+    if closer_than is None:
+        assert max(distance.values()) > 0.1
+    else:
+        assert max(distance.values()) < closer_than
+
+
 def binary_network(seed: int = 0) -> tuple[Network, Tensor, Tensor]:
     torch.manual_seed(seed)
     chain = [

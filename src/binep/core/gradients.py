@@ -1,12 +1,13 @@
 """How to get a gradient: by Equilibrium Propagation, or by backpropagation through time.
 
-Both are values with `backward(network, x, labels) -> Phases`, which fills `.grad` of every
+Both are values. `plan` says what a mini-batch goes through, for any backend to run;
+`backward(network, x, labels) -> Phases` runs it here, in plain torch, and fills `.grad` of every
 parameter with the gradient of the loss (batch mean), so that any optimizer can follow. For a binary
 coupling `signs.grad` holds `dL/dW`.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -17,6 +18,7 @@ from torch import Tensor
 from binep.core.couplings import levels
 from binep.core.dynamics import Prototypical
 from binep.core.network import Clamped, Network, State
+from binep.core.plan import BackwardPlan, ContrastPlan, PhasePlan, Plan
 from binep.core.relaxation import NUDGES, Nudge, Relaxation, relax
 from binep.errors import BinepError, choose
 
@@ -51,6 +53,8 @@ class Learning(Protocol):
     def tolerance(self) -> float | None: ...
 
     def check(self, network: Network) -> None: ...
+
+    def plan(self, sign: int = 1) -> Plan: ...
 
     def backward(self, network: Network, x: Tensor, labels: Tensor) -> Phases: ...
 
@@ -108,46 +112,55 @@ class EquilibriumPropagation:
                 "dynamics, allowed is cost='mse'"
             )
 
-    @torch.no_grad()
-    def backward(self, network: Network, x: Tensor, labels: Tensor) -> Phases:
-        """Run both phases on a mini-batch and fill `.grad` of every parameter."""
-        self.check(network)
-        target = network.target(labels)
-        clamped = replace(network.clamp(x), handicap=self.handicap(target))
-        free = relax(
-            network, clamped, network.initial(clamped), self.free_steps, tolerance=self.tolerance
-        )
-        beta = self.beta * (self.draw_sign() if self.sign == "random" else 1)
-        nudged = self._nudged(network, clamped, free, target, beta)
+    def plan(self, sign: int = 1) -> ContrastPlan:
+        """What a mini-batch goes through, with a drawn `sign` of beta."""
+        beta = self.beta * sign
+        free = PhasePlan(self.free_steps)
+        nudged = PhasePlan(self.nudged_steps, start=0, beta=beta, nudge=self.nudge)
         if self.sign == "centered":
-            opposite = self._nudged(network, clamped, free, target, -beta)
-            fill_gradients(network, clamped, nudged, opposite, 2 * beta)
+            phases, minus, span = (free, nudged, replace(nudged, beta=-beta)), 2, 2 * beta
         else:
-            opposite = None
-            fill_gradients(network, clamped, nudged, free, beta)
-        if network.cost == "cross_entropy":
-            _fill_readout_gradient(network, free, target)
-        return Phases(free, nudged, beta, opposite)
-
-    def _nudged(
-        self, network: Network, clamped: Clamped, free: Relaxation, target: Tensor, beta: float
-    ) -> Relaxation:
-        return relax(
-            network,
-            clamped,
-            free.state,
-            self.nudged_steps,
-            Nudge(target, beta, self.nudge),
-            tolerance=self.tolerance,
-        )
+            phases, minus, span = (free, nudged), 0, beta
+        return ContrastPlan(phases, 1, minus, span, self.margin, self.tolerance)
 
     def handicap(self, target: Tensor) -> Tensor | None:
         """What drives the outputs against their target, like it; None without a margin."""
-        return self.margin * (1 - 2 * target) if self.margin else None
+        return self.plan().handicap(target)
 
     def draw_sign(self) -> int:
-        """A fresh sign of beta for a mini-batch, +1 or -1."""
+        """The sign of beta for a mini-batch: +1, or with `sign="random"` a fresh +1 or -1."""
+        if self.sign != "random":
+            return 1
         return 2 * int(torch.randint(2, (), generator=self.generator)) - 1
+
+    @torch.no_grad()
+    def backward(self, network: Network, x: Tensor, labels: Tensor) -> Phases:
+        """Run all phases on a mini-batch and fill `.grad` of every parameter."""
+        self.check(network)
+        plan = self.plan(self.draw_sign())
+        target = network.target(labels)
+        clamped = replace(network.clamp(x), handicap=plan.handicap(target))
+        ends: list[Relaxation] = []
+        for phase in plan.phases:
+            ends.append(run_phase(phase, network, clamped, ends, target, plan.tolerance))
+        fill_gradients(network, clamped, ends[plan.plus], ends[plan.minus], plan.span)
+        if network.cost == "cross_entropy":
+            _fill_readout_gradient(network, ends[0], target)
+        return Phases(ends[0], ends[1], plan.phases[1].beta, ends[2] if len(ends) > 2 else None)
+
+
+def run_phase(
+    phase: PhasePlan,
+    network: Network,
+    clamped: Clamped,
+    ends: Sequence[Relaxation],
+    target: Tensor,
+    tolerance: float | None,
+) -> Relaxation:
+    """Relax a mini-batch as a plan says, from the ends of the phases before."""
+    start = network.initial(clamped) if phase.start is None else ends[phase.start].state
+    nudge = Nudge(target, phase.beta, phase.nudge) if phase.nudged else None
+    return relax(network, clamped, start, phase.steps, nudge, tolerance=tolerance)
 
 
 def fill_gradients(
@@ -223,14 +236,18 @@ class BackpropThroughTime:
                 "elsewhere the nudge of EP stands inside of rho, too"
             )
 
+    def plan(self, sign: int = 1) -> BackwardPlan:
+        """What a mini-batch goes through."""
+        before = self.free_steps - self.steps
+        settle = PhasePlan(before) if before else None
+        return BackwardPlan(settle, self.steps, self.pulls_at, self.tolerance)
+
     def backward(self, network: Network, x: Tensor, labels: Tensor) -> Phases:
         """Run the free phase on a mini-batch and fill `.grad` of every parameter."""
-        x = network.check(x)
+        x, plan = network.check(x), self.plan()
         state, residuals = network.initial(x), []
-        if self.free_steps > self.steps:
-            settled = relax(
-                network, x, state, self.free_steps - self.steps, tolerance=self.tolerance
-            )
+        if plan.settle is not None:
+            settled = relax(network, x, state, plan.settle.steps, tolerance=plan.tolerance)
             state, residuals = settled.state, [settled.residuals]
         last = self.differentiate(network, x, state, labels)
         return Phases(replace(last, residuals=torch.cat([*residuals, last.residuals])))

@@ -58,6 +58,11 @@ class Imperfections:
         return [f"{name}={getattr(self, name):g}" for name in wrong]
 
     @property
+    def peculiarity(self) -> str:
+        """How what is wrong is spoken of where it is not known."""
+        return f"imperfect hardware ({', '.join(self.names)})"
+
+    @property
     def of_network(self) -> bool:
         """Whether anything but the momentum is concerned."""
         return bool(
@@ -132,6 +137,7 @@ class ImperfectNetwork(Network):
                 setattr(self, name, value)
         self.couplings = network.couplings
         self.imperfections = imperfections
+        self.peculiarity = imperfections.peculiarity
         self.generator = generator or torch.Generator().manual_seed(imperfections.device)
         made = torch.Generator().manual_seed(imperfections.device)
         for n, coupling in enumerate(self.couplings):
@@ -197,6 +203,7 @@ class ImperfectBop(Bop):
 
     def __init__(self, groups: Iterable[Any], imperfections: Imperfections, **options: Any) -> None:
         self.imperfections = imperfections
+        self.peculiarity = imperfections.peculiarity
         super().__init__(groups, **options)
         if imperfections.momentum_bits is not None and any(
             g["tau"] == 0 for g in self.param_groups
@@ -241,11 +248,3 @@ def imperfect_optimizers(
         )
     worse = ImperfectBop(bop.param_groups, imperfections, generator=generator)
     return Optimizers(worse, optimizers.sgd, optimizers.scale_sgd)
-
-
-def why_only_reference(network: Network, optimizers: Optimizers) -> str | None:
-    """Why only the reference engine runs these; None if they are perfect."""
-    for part in (network, optimizers.bop):
-        if isinstance(part, ImperfectNetwork | ImperfectBop):
-            return f"imperfect hardware ({', '.join(part.imperfections.names)})"
-    return None

@@ -56,7 +56,8 @@ class Network(nn.Module):
         clamp_nudged: whether the prototypical dynamics clamps its nudged top layer to [0, 1]. By
             default it does unless there is a convolution in the chain.
         nudged_sends: what a nudged top layer that is not clamped sends down, and what learning
-            reads of it: its "activity", as every other layer, or its "state", beyond [0, 1] too.
+            reads of it: its "state", beyond [0, 1] too, or its "activity", as every other layer;
+            with that EP's gradient is none once outputs saturate.
 
     >>> from binep import Dense
     >>> net = Network((784,), [Dense(784, 512), Dense(512, 10)])
@@ -77,7 +78,7 @@ class Network(nn.Module):
         dt: float = 0.5,
         cost: str = "mse",
         clamp_nudged: bool | None = None,
-        nudged_sends: str = "activity",
+        nudged_sends: str = "state",
     ) -> None:
         super().__init__()
         self.couplings = cast("Sequence[Coupling]", nn.ModuleList(couplings))

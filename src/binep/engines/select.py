@@ -1,99 +1,84 @@
 """The only place that chooses an engine and a device. It never falls back silently."""
 
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from binep.core.gradients import BackpropThroughTime, Learning
-from binep.core.imperfect import why_only_reference
-from binep.core.metrics import Tally
 from binep.core.network import Network
 from binep.core.optim import Optimizers
-from binep.engines.activity import Activity
+from binep.engines.base import Capabilities, Engine
+from binep.engines.cuda import CUDA
+from binep.engines.numba import DELTA, PACKED
 from binep.engines.torch.engine import ReferenceEngine
 from binep.errors import BinepError, choose
 
+Make = Callable[[Network, Learning, Optimizers], Engine]
 
-class Engine(Protocol):
-    """Runs mini-batches of one (network, learning, optimizers); see `ReferenceEngine`.
 
-    An engine that cannot run them raises a `BinepError` that says why when it is made. What only
-    some engines offer are protocols of their own, below.
+@dataclass(frozen=True)
+class Backend:
+    """An engine that can be chosen.
+
+    Attributes:
+        capabilities: what it runs; None: everything.
+        make: imports it and makes one.
+        device: where `auto` considers it; None: only as the last resort.
+        packages: what it is compiled with, and what to do where that is missing.
     """
 
-    name: str
-    precision: str
+    capabilities: Capabilities | None
+    make: Make
+    device: str | None = None
+    packages: tuple[str, ...] = ()
+    hint: str = ""
 
-    def train(self, x: Tensor, labels: Tensor) -> None: ...
-    def evaluate(self, x: Tensor, labels: Tensor) -> Tally: ...
-    def collect(self) -> Tally: ...
-    def sync(self) -> None: ...
-
-
-@runtime_checkable
-class TakesMany(Protocol):
-    """An engine so quick that it wants up to `at_once` mini-batches of `size` in one call."""
-
-    at_once: int
-
-    def train_many(self, x: Tensor, labels: Tensor, size: int) -> None: ...
-
-
-@runtime_checkable
-class CountsActivity(Protocol):
-    """An engine that skips what changes nothing, and counts what it did."""
-
-    activity: Activity
-
-
-@runtime_checkable
-class BringsThreads(Protocol):
-    """An engine that may do without torch's threads, `own_threads`, and then wants them all."""
-
-    own_threads: bool
+    def build(
+        self, name: str, network: Network, learning: Learning, optimizers: Optimizers
+    ) -> Engine:
+        """The engine, or an error that says why it cannot run this."""
+        if self.capabilities is not None:
+            self.capabilities.check(name, network, learning, optimizers)
+        try:
+            return self.make(network, learning, optimizers)
+        except ModuleNotFoundError as error:
+            if error.name not in self.packages:
+                raise
+            raise BinepError(f"engine {name!r} {self.hint}") from None
 
 
 def _cuda(network: Network, learning: Learning, optimizers: Optimizers) -> Engine:
     if not next(network.parameters()).is_cuda:
         raise BinepError("engine 'cuda' needs a GPU: device must be cuda, not cpu")
-    try:
-        from binep.engines.cuda import CudaEngine, ThroughTimeEngine
-    except ModuleNotFoundError as error:
-        if error.name != "triton":
-            raise
-        raise BinepError("engine 'cuda' needs triton, which comes with torch for CUDA") from None
+    from binep.engines.cuda.engine import CudaEngine
+    from binep.engines.cuda.through_time import ThroughTimeEngine
+
     if isinstance(learning, BackpropThroughTime):
         return ThroughTimeEngine(network, learning, optimizers)
     return CudaEngine(network, learning, optimizers)
 
 
 def _packed(network: Network, learning: Learning, optimizers: Optimizers) -> Engine:
-    try:
-        from binep.engines.numba.packed import PackedEngine
-    except ModuleNotFoundError as error:
-        if error.name not in ("numba", "llvmlite"):
-            raise
-        raise BinepError("engine 'packed' needs numba: pip install 'binep[fast]'") from None
+    from binep.engines.numba.packed.engine import PackedEngine
+
     return PackedEngine(network, learning, optimizers)
 
 
 def _delta(network: Network, learning: Learning, optimizers: Optimizers) -> Engine:
-    try:
-        from binep.engines.numba.delta import DeltaEngine
-    except ModuleNotFoundError as error:
-        if error.name not in ("numba", "llvmlite"):
-            raise
-        raise BinepError("engine 'delta' needs numba: pip install 'binep[fast]'") from None
+    from binep.engines.numba.delta.engine import DeltaEngine
+
     return DeltaEngine(network, learning, optimizers)
 
 
-ENGINES: dict[str, Callable[[Network, Learning, Optimizers], Engine]] = {
-    "reference": ReferenceEngine,
-    "cuda": _cuda,
-    "packed": _packed,
-    "delta": _delta,
+_NUMBA = ("numba", "llvmlite"), "needs numba: pip install 'binep[fast]'"
+BACKENDS: dict[str, Backend] = {
+    "reference": Backend(None, ReferenceEngine),
+    "cuda": Backend(
+        CUDA, _cuda, "cuda", ("triton",), "needs triton, which comes with torch for CUDA"
+    ),
+    "packed": Backend(PACKED, _packed, "cpu", *_NUMBA),
+    "delta": Backend(DELTA, _delta, "cpu", *_NUMBA),
 }
 DEVICES = ("auto", "cpu", "cuda")
 
@@ -117,21 +102,25 @@ def select_engine(
 
     Where `auto` has to take the reference although there is a faster one, `say` is told why.
     """
-    choose(name, ("auto", *ENGINES), "engine")
-    reason = why_only_reference(network, optimizers)
-    if reason is not None and name != "reference":
-        if name != "auto":
-            raise BinepError(f"engine {name!r} does not run {reason}: allowed is 'reference'")
-        say(f"only engine 'reference' runs {reason}")
-        name = "reference"
+    choose(name, ("auto", *BACKENDS), "engine")
+    parts = network, learning, optimizers
     if name != "auto":
-        return ENGINES[name](network, learning, optimizers)
-    if next(network.parameters()).is_cuda:
-        fast = "cuda"
-    else:
-        fast = "packed" if network.neuron.binary else "delta"
-    try:
-        return ENGINES[fast](network, learning, optimizers)
-    except BinepError as error:
-        say(f"{error}; taking engine 'reference' instead")
-        return ReferenceEngine(network, learning, optimizers)
+        return BACKENDS[name].build(name, *parts)
+    nearest = _nearest(*parts)
+    if nearest is not None:
+        try:
+            return BACKENDS[nearest].build(nearest, *parts)
+        except BinepError as error:
+            say(f"{error}; taking engine 'reference' instead")
+    return ReferenceEngine(*parts)
+
+
+def _nearest(network: Network, learning: Learning, optimizers: Optimizers) -> str | None:
+    """Of the engines for the network's device, the one with the least that it does not run."""
+    device = next(network.parameters()).device.type
+    reasons = {
+        name: len(backend.capabilities.reasons(network, learning, optimizers))
+        for name, backend in BACKENDS.items()
+        if backend.capabilities is not None and backend.device == device
+    }
+    return min(reasons, key=lambda name: reasons[name], default=None)

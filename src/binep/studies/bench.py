@@ -31,11 +31,9 @@ from binep.core.optim import Optimizers
 from binep.data import DATASETS, Dataset, Folder, Split, shuffled
 from binep.data import load as load_dataset
 from binep.engines.activity import Activity
+from binep.engines.base import CountsActivity, Engine, TakesMany
 from binep.engines.select import (
-    ENGINES,
-    CountsActivity,
-    Engine,
-    TakesMany,
+    BACKENDS,
     select_device,
     select_engine,
 )
@@ -175,7 +173,7 @@ def bench(
     """
     _at_least(1, batches=batches, reference_batches=reference_batches)
     _at_least(0, train=train)
-    choose(engine, ("auto", *ENGINES), "engine")
+    choose(engine, ("auto", *BACKENDS), "engine")
     place = select_device(device)
     chosen = [recipes.load(name) for name in names]
     peak = measure_peak(place)
@@ -211,7 +209,7 @@ def _measure(
     for x, labels in islice(source, train):
         fast.engine.train(x, labels)
     fast.engine.collect()
-    fast.engine.sync()
+
     slow = _Subject.build(recipe, "reference", device, say)
     slow.copy(fast)
     same = list(islice(source, 1 + min(max(batches, reference_batches), MADE_UP)))

@@ -73,7 +73,7 @@ class NetworkKeys:
     dt: float = _key(0.5, above=0, high=1)
     initial_state: float | None = _key(None)
     clamp_nudged: bool | None = _key(None)
-    nudged_sends: str = _key("activity", choices=SENDS)
+    nudged_sends: str | None = _key(None, choices=SENDS)
     cost: str = _key("mse", choices=COSTS)
     learn_scale: bool = _key(False)
     scale: float | None = _key(None, above=0)  # one alpha for all couplings, not the drawn one
@@ -266,7 +266,7 @@ class Recipe:
             dt=keys.dt,
             cost=keys.cost,
             clamp_nudged=keys.clamp_nudged,
-            nudged_sends=keys.nudged_sends,
+            nudged_sends=keys.nudged_sends or "state",
         )
         wrong = self.imperfections
         return ImperfectNetwork(network, wrong, generator) if wrong.of_network else network
@@ -561,12 +561,15 @@ def _resolve(recipe: Recipe) -> Recipe:
                     raise BinepError(f"{name} with learning.method='bptt': allowed is 'ep'")
     except BinepError as error:
         raise BinepError(f"recipe {recipe.name}: {error}") from None
+    learning_by_ep = isinstance(learning, EquilibriumPropagation)
     return replace(
         recipe,
         network=replace(
             keys,
             initial_state=network.initial_state,
             clamp_nudged=getattr(network.dynamics, "clamp_nudged", True),
+            # Where it makes no difference all recipes say the same.
+            nudged_sends="state" if network.sends_state and learning_by_ep else "activity",
         ),
         optimizer=OptimizerKeys(**rates),
     )

@@ -31,7 +31,8 @@ from binep.core.metrics import Tally
 from binep.core.network import Network
 from binep.data import Dataset, Folder
 from binep.data import load as load_dataset
-from binep.engines.select import BringsThreads, Engine, select_device, select_engine
+from binep.engines.base import BringsThreads, Engine
+from binep.engines.select import select_device, select_engine
 from binep.errors import BinepError
 from binep.files import append_line, claimed, make_folder, remove_leftovers, write_whole
 from binep.training import checkpoints

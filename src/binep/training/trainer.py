@@ -15,7 +15,7 @@ from binep.core.metrics import Tally
 from binep.core.network import READOUTS, Network
 from binep.core.optim import Optimizers
 from binep.data import Augmentation, Dataset, Split, shuffled
-from binep.engines.select import Engine, TakesMany
+from binep.engines.base import Engine, TakesMany
 from binep.errors import BinepError
 
 # Read out in larger mini-batches than training: nothing is learnt from them.
@@ -145,9 +145,8 @@ class Trainer:
         self.progress.tally += self.engine.collect()
 
     def settle(self) -> None:
-        """Bring progress, network and optimizers up to date: now a checkpoint can be taken."""
+        """Bring progress up to date: now a checkpoint can be taken."""
         self.collect()
-        self.engine.sync()
         now = time.perf_counter()
         self.progress.seconds += now - self._clock
         self._clock = now

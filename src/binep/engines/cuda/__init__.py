@@ -1,6 +1,6 @@
-"""The CUDA engine: mini-batches as CUDA graphs, with Triton kernels; imported only when used."""
+"""The engine on a GPU: mini-batches as CUDA graphs, with Triton kernels."""
 
-from binep.engines.cuda.engine import CudaEngine
-from binep.engines.cuda.through_time import ThroughTimeEngine
+from binep.core.neurons import Heaviside
+from binep.engines.base import Capabilities
 
-__all__ = ["CudaEngine", "ThroughTimeEngine"]
+CUDA = Capabilities(dt=0.5, margin=frozenset({Heaviside}))

@@ -31,8 +31,8 @@ def tensor_cores(allowed: bool) -> Iterator[None]:
 class ReferenceEngine:
     """Trains a network one mini-batch at a time: relax, estimate, update.
 
-    What every engine offers: `train` and `evaluate` a mini-batch, `collect` what was counted since
-    the last time, and `sync`, after which `network` and `optimizers` hold the state of training.
+    What every engine offers: `train` and `evaluate` a mini-batch, and `collect` what was counted
+    since the last time. `network` and `optimizers` hold the state of training.
     """
 
     name = "reference"
@@ -78,6 +78,3 @@ class ReferenceEngine:
         """What was counted over the mini-batches trained on since the last call."""
         tally, self._tally = self._tally, Tally()
         return tally
-
-    def sync(self) -> None:
-        """The network and the optimizers are the state: there is nothing to bring back."""
