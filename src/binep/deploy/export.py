@@ -8,8 +8,9 @@ import numpy as np
 
 from binep.core.couplings import ConvPool, Coupling
 from binep.core.dynamics import EnergyBased
+from binep.core.kinds import kind_of
+from binep.core.known import check_known
 from binep.core.network import Network
-from binep.core.neurons import Heaviside
 from binep.data import DATASETS, Folder
 from binep.deploy import c_program, memory, packed
 from binep.deploy.fixed import STATE_BITS
@@ -109,21 +110,20 @@ def store(
     readout: str = "average",
     origin: dict[str, Any] | None = None,
 ) -> StoredNetwork:
-    """What is shipped of a network trained by a recipe."""
+    """What is shipped of a network trained by a recipe: of binep's own parts, exactly."""
+    check_known(network, "export")
     source, neuron = DATASETS[recipe.data.name], network.neuron
     for n, coupling in enumerate(network.couplings):
         if coupling.bias is not None and not bool(coupling.bias.isfinite().all()):
             raise BinepError(f"coupling {n} has a bias that is not finite: this network is broken")
-    binary = isinstance(neuron, Heaviside)
-    energy = isinstance(network.dynamics, EnergyBased)
     return StoredNetwork(
         input_shape=tuple(network.input_shape),
         couplings=[_store_coupling(coupling) for coupling in network.couplings],
-        activations="binary" if binary else "real",
-        threshold=neuron.threshold if isinstance(neuron, Heaviside) else 0.5,
-        sigma=neuron.sigma if isinstance(neuron, Heaviside) else 0.5,
-        dynamics="energy" if energy else "prototypical",
-        dt=network.dynamics.dt if isinstance(network.dynamics, EnergyBased) else 1.0,
+        activations="binary" if neuron.binary else "real",
+        threshold=getattr(neuron, "threshold", 0.5),
+        sigma=getattr(neuron, "sigma", 0.5),
+        dynamics="energy" if kind_of(network.dynamics) is EnergyBased else "prototypical",
+        dt=getattr(network.dynamics, "dt", 1.0),
         initial_state=network.initial_state,
         steps=recipe.learning.free_steps,
         cost=network.cost,
@@ -138,7 +138,7 @@ def store(
 
 
 def _store_coupling(coupling: Coupling) -> StoredCoupling:
-    conv = isinstance(coupling, ConvPool)
+    conv = kind_of(coupling) is ConvPool
     sizes = (
         {name: getattr(coupling, name) for name in ("kernel", "padding", "pool")} if conv else {}
     )

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from binep.deploy.stored import KINDS, Array, StoredCoupling, StoredNetwork
+from binep.deploy.stored import Array, StoredCoupling, StoredNetwork
 from binep.errors import BinepError, choose
 from binep.files import write_whole
 
@@ -204,7 +204,6 @@ def _network(facts: dict[str, Any], arrays: dict[str, Array]) -> StoredNetwork:
 
 
 def _coupling(n: int, facts: dict[str, Any], arrays: dict[str, Array]) -> StoredCoupling:
-    choose(facts["kind"], KINDS, f"kind of coupling {n}")
     sizes = {name: facts[name] for name in _SIZES}
     if any(not isinstance(sizes[name], int) or sizes[name] < 0 for name in _SIZES[1:]):
         raise ValueError(f"coupling {n} of sizes {sizes}")

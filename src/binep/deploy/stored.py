@@ -44,6 +44,9 @@ class StoredCoupling:
     weight: Array = None
     bias: Array = None
 
+    def __post_init__(self) -> None:
+        choose(self.kind, KINDS, "kind of a coupling")
+
     @property
     def binary(self) -> bool:
         return self.signs is not None

@@ -19,6 +19,7 @@ from rich.table import Table
 from torch import Tensor
 
 from binep.core.couplings import Coupling
+from binep.core.known import check_known
 from binep.core.network import Network
 from binep.core.relaxation import step
 from binep.errors import BinepError, choose
@@ -310,6 +311,7 @@ class HardwareReport:
 
 def report(recipe: Recipe, network: Network, x: Tensor, costs: Costs) -> HardwareReport:
     """Count a recipe's network, with the activity that it shows on a mini-batch `x`."""
+    check_known(network, "hardware costs")
     reference, paper = reference_of(recipe)
     steps, nudged = recipe.learning.free_steps, recipe.learning.nudged_steps
     nudged *= 2 if recipe.learning.sign == "centered" else 1
