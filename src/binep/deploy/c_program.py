@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from binep.deploy import fixed, layout
-from binep.deploy.fixed import PARAMETER_BITS, STATE_BITS, Agreement, Decisions, FixedNetwork
+from binep.deploy.fixed import STATE_BITS, Agreement, Decisions, FixedNetwork
 from binep.deploy.folder import readme, write_files
-from binep.deploy.learning import BETA_BITS, FixedRule
+from binep.deploy.learning import FixedRule
+from binep.deploy.rules import BETA_BITS, PARAMETER_BITS
 from binep.deploy.runtime import Runtime
 from binep.deploy.stored import Array, Shape, StoredCoupling, StoredNetwork
 from binep.errors import BinepError
@@ -48,7 +49,7 @@ def write(
         "vectors.bin": vectors(images, labels, expected),
         "README.md": _readme(network, len(images), _arithmetic(whole, agreement, reason), learning),
     }
-    names = ["binep.h", "main.c", "Makefile"]
+    names = ["binep.h", "rules.h", "main.c", "Makefile"]
     names += ["float.c"] if whole is None else ["fixed.h", "fixed.c"]
     names += ["learn.c"] if learning is not None else []
     folder = resources.files("binep") / "deploy" / "c"
@@ -91,8 +92,11 @@ def _header(network: StoredNetwork, whole: FixedNetwork | None, learning: FixedR
     }
     if whole is not None:
         names |= {
+            "INTEGERS": 1,
             "PARAMETER_BITS": PARAMETER_BITS,
             "STATE_BITS": whole.state_bits,
+            "ONE": whole.one,
+            "THRESHOLD": whole.half,
             "INITIAL_STATE": int(whole.initial((1,))[0]),
             "PRINT_STATE": '"%lx"',
             "AS_PRINTED(s)": "((unsigned long)(s))",
@@ -100,6 +104,8 @@ def _header(network: StoredNetwork, whole: FixedNetwork | None, learning: FixedR
         types = ["typedef int32_t binep_state;", "typedef int64_t binep_parameter;"]
     else:
         names |= {
+            "INTEGERS": 0,
+            "ONE": _float(1),
             "BINARY": int(network.binary),
             "ENERGY": int(network.dynamics == "energy"),
             "NORMALISED": int(network.mean is not None),

@@ -15,18 +15,19 @@ of a state; float32 itself rounds more often. Resting decisions are compared wit
 every sum that can occur, by `compare_decisions`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from binep.deploy.relaxing import Batch, State
+from binep.deploy import rules
+from binep.deploy.relaxing import Relaxer
+from binep.deploy.rules import PARAMETER_BITS
 from binep.deploy.runtime import Runtime
 from binep.deploy.stored import LEVELS, Array, Shape, StoredNetwork
 from binep.deploy.sums import Sums, find_kernels
 from binep.errors import BinepError
 
-PARAMETER_BITS = 40
 STATE_BITS = 24
 # With more, s + D would not fit into 32 bits.
 MOST_STATE_BITS = 29
@@ -73,7 +74,7 @@ class Decisions:
     margin: float
 
 
-class FixedNetwork:
+class FixedNetwork(Relaxer):
     """A network in integers: `predict` and `relax` as in `Runtime`, states as integers."""
 
     def __init__(
@@ -88,7 +89,7 @@ class FixedNetwork:
         self.gains = [_fixed(network.gain_up(n)) for n in range(len(network.couplings))]
         self.gains_down = [_fixed(coupling.scale) for coupling in network.couplings]
         self.biases = [_fixed(coupling.offset) for coupling in network.couplings]
-        self._kernels = find_kernels() if kernels else None
+        self.kernels = find_kernels() if kernels else None
         self._check_range()
 
     def _check_range(self) -> None:
@@ -107,60 +108,25 @@ class FixedNetwork:
                 )
 
     @property
+    def one(self) -> int:
+        return 1 << self.state_bits
+
+    @property
     def half(self) -> int:
         """The threshold, 1/2."""
-        return 1 << (self.state_bits - 1)
+        return self.one >> 1
 
-    def predict(self, images: Array, readout: str | None = None) -> Array:
-        """Class indices, int64 (batch,)."""
-        found = [
-            self.network.scores(state[-1], readout).argmax(1) for state in self._relaxed(images)
-        ]
-        return np.concatenate(found)
-
-    def relax(self, images: Array) -> State:
-        """The states after T steps, int64 (batch, *layer)."""
-        return [np.concatenate(layer) for layer in zip(*self._relaxed(images), strict=True)]
-
-    def trace(self, images: Array) -> Iterator[State]:
-        """The states at t = 0, 1, ..., T."""
-        batch = self.begin(images)
-        yield list(batch.state)
-        for _ in range(self.network.steps):
-            batch.step()
-            yield list(batch.state)
-
-    def begin(self, images: Array) -> Batch:
-        """A mini-batch of pixels at t = 0."""
-        x = self.network.inputs(images)
+    def inputs(self, images: Array) -> Array:
+        x = super().inputs(images)
         if x.dtype != np.uint8:
             raise BinepError(f"images of dtype {x.dtype}: integers need uint8 pixels")
-        return Batch(self.network, self, self.sums(), x)
-
-    def sums(self) -> list[Sums]:
-        """The sums of all couplings, of their present weights."""
-        shapes = self.network.shapes
-        return [
-            Sums(coupling, shapes[n], self._kernels)
-            for n, coupling in enumerate(self.network.couplings)
-        ]
-
-    def _relaxed(self, images: Array) -> Iterator[State]:
-        x, sums = self.network.inputs(images), self.sums()
-        for begin in range(0, len(x), _BATCH):
-            batch = Batch(self.network, self, sums, x[begin : begin + _BATCH])
-            for _ in range(self.network.steps):
-                if not batch.step():
-                    break
-            yield list(batch.state)
-
-    # --- arithmetic: see `relaxing.Arithmetic` ------------------------------------------------
+        return x
 
     def initial(self, shape: Shape) -> Array:
-        return np.full(shape, round(self.network.initial_state * 2**self.state_bits), np.int64)
+        return np.full(shape, round(self.network.initial_state * self.one), np.int64)
 
     def activity(self, s: Array) -> Array:
-        return s >= self.half
+        return rules.fires(s, self.half)
 
     def up(self, n: int, sums: Array, below: Array) -> Array:
         shape = (-1, 1, 1) if self.network.couplings[n].kind == "conv" else (-1,)
@@ -174,11 +140,7 @@ class FixedNetwork:
         return sums.down_scaled(above, switches, gain.astype(np.float64)).astype(np.int64)
 
     def advance(self, s: Array, drive: Array, nudge: Array | None = None) -> Array:
-        force = drive >> (PARAMETER_BITS - self.state_bits)
-        if nudge is not None:
-            force = force + nudge
-        one = 1 << self.state_bits
-        return ((s + force.clip(-one, 2 * one)) >> 1).clip(0, one)
+        return rules.whole_step(s, drive, 0 if nudge is None else nudge, self.one)
 
 
 def _fixed(values: Array) -> Array:
@@ -214,9 +176,9 @@ def compare_on_images(fixed: FixedNetwork, images: Array) -> Agreement:
         for mine, theirs in zip(fixed.trace(some), runtime.trace(some), strict=True):
             for whole, real in zip(mine, theirs, strict=True):
                 bits += whole.size
-                bits_differ += int(((whole >= fixed.half) != (real >= 0.5)).sum())
-        predicted = fixed.network.scores(mine[-1]).argmax(1)
-        differ += int((predicted != fixed.network.scores(theirs[-1]).argmax(1)).sum())
+                bits_differ += int((fixed.activity(whole) != runtime.activity(real)).sum())
+        predicted = rules.winner(fixed.network.scores(mine[-1]))
+        differ += int((predicted != rules.winner(fixed.network.scores(theirs[-1]))).sum())
         classes.append(predicted)
     return Agreement(np.concatenate(classes), differ, bits, bits_differ)
 

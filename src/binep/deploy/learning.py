@@ -17,13 +17,13 @@ from functools import cached_property
 
 import numpy as np
 
-from binep.deploy import layout
-from binep.deploy.fixed import PARAMETER_BITS, FixedNetwork
+from binep.deploy import layout, rules
+from binep.deploy.fixed import FixedNetwork
 from binep.deploy.relaxing import Batch
+from binep.deploy.rules import BETA_BITS, PARAMETER_BITS
 from binep.deploy.stored import LEVELS, Array, StoredCoupling, StoredNetwork
 from binep.errors import BinepError
 
-BETA_BITS = 16
 SEED = 2463534242
 _MOST_MOMENTUM_BITS = 31
 _PIXEL_BITS = 8
@@ -175,8 +175,8 @@ class FixedLearner:
     def _pull(self, top: Array, label: int, sign: int) -> Array:
         """`beta (y - s)`."""
         classes = np.arange(top.shape[1]) // self.network.per_class
-        target = np.where(classes == label, 1 << self.fixed.state_bits, 0)
-        return (sign * self.rule.beta * (target - top)) >> BETA_BITS
+        target = np.where(classes == label, self.fixed.one, 0)
+        return rules.whole_nudge(sign * self.rule.beta, target, top)
 
     def _update(self, pixels: Array, nudged: Phase, base: Phase, direction: int) -> None:
         rule, couplings = self.rule, list(self.network.couplings)
@@ -188,10 +188,9 @@ class FixedLearner:
             )
             contrast = _correlation(coupling, below[0], nudged.bits[n], nudged.switches[n])
             contrast -= _correlation(coupling, below[1], base.bits[n], base.switches[n])
-            momentum = self.momenta[n]
-            momentum += direction * contrast
-            momentum.clip(-rule.most, rule.most, out=momentum)
-            flip = (np.abs(momentum) > rule.flip_above[n]) & (np.sign(momentum) == coupling.signs)
+            momentum = rules.whole_momentum(self.momenta[n], direction * contrast, rule.most)
+            self.momenta[n] = momentum
+            flip = rules.flip(momentum, coupling.signs, rule.flip_above[n])
             self.flips += int(flip.sum())
             signs = np.where(flip, -coupling.signs, coupling.signs).astype(np.int8)
             couplings[n] = replace(coupling, signs=signs)

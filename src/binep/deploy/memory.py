@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from binep.deploy import fixed, layout
-from binep.deploy.fixed import PARAMETER_BITS, STATE_BITS, FixedNetwork
+from binep.deploy.fixed import STATE_BITS, FixedNetwork
 from binep.deploy.folder import readme, write_files
+from binep.deploy.rules import PARAMETER_BITS
 from binep.deploy.runtime import Runtime
 from binep.deploy.stored import Array, StoredNetwork
 
@@ -94,8 +95,7 @@ def _add_vectors(
     steps = f"{network.steps + 1} time steps a vector, from t = 0"
     add("vectors_states.mem", width, words.reshape(-1), f"{states.shape[2]} neurons, {steps}")
     if network.binary:
-        active = states >= (np.float32(network.threshold) if whole is None else whole.half)
-        lines = active.reshape(-1, states.shape[2])
+        lines = runner.activity(states).reshape(-1, states.shape[2])
         add("vectors_activity.mem", states.shape[2], lines, f"one line a step, {steps}")
     expected = f"class predicted ({network.readout} readout), one a vector"
     add("vectors_expected.mem", 16, runner.predict(images), expected)

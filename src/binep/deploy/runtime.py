@@ -6,20 +6,15 @@ sums are exact integers, so states agree bit for bit with `binep.relax`; with re
 order of the sums is BLAS's own, and states agree to rounding.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
-from binep.deploy import packed
-from binep.deploy.relaxing import Batch, State
+from binep.deploy import packed, rules
+from binep.deploy.relaxing import Relaxer
 from binep.deploy.stored import LEVELS, Array, Shape, StoredNetwork
 from binep.deploy.sums import Sums, find_kernels
 from binep.errors import BinepError
-
-# Numbers in the windows of a convolution, over a mini-batch: what bounds the memory that is used.
-_ROOM = 2**24
-_LARGEST_BATCH = 256
 
 
 def load(path: str | Path, *, kernels: bool | None = None) -> "Runtime":
@@ -33,90 +28,27 @@ def load(path: str | Path, *, kernels: bool | None = None) -> "Runtime":
     return Runtime(packed.load(path), kernels=kernels)
 
 
-class Runtime:
+class Runtime(Relaxer):
     """A shipped network: `predict(images)` gives classes, `relax(images)` the states s1..sN.
 
     Images are uint8 pixels (0..255), (batch, *image shape), or floats as the training network
-    receives them.
+    receives them. Every operation is rounded to float32 on its own.
     """
 
     def __init__(self, network: StoredNetwork, *, kernels: bool | None = None) -> None:
-        self.network, self._arithmetic = network, Float32(network)
-        found = find_kernels() if kernels is not False and network.binary else None
-        if kernels and found is None:
+        self.network = network
+        self.kernels = find_kernels() if kernels is not False and network.binary else None
+        if kernels and self.kernels is None:
             why = "numba is not installed" if network.binary else "activations are real"
             raise BinepError(f"kernels=True: {why}, allowed is kernels=False")
-        below = network.shapes
-        self._sums = [
-            Sums(coupling, below[n], found) for n, coupling in enumerate(network.couplings)
-        ]
+        self._sums = super().sums()
 
     def __repr__(self) -> str:
         layers = "-".join("x".join(map(str, shape)) for shape in self.network.shapes)
         return f"Runtime({layers}, {self.network.activations} activations)"
 
-    def predict(self, images: Array, readout: str | None = None) -> Array:
-        """Class indices, int64 (batch,), after T free steps; on a tie the lower class.
-
-        Args:
-            readout: "average" over the neurons of a class, or "single": its first one.
-        """
-        scores = [
-            self.network.scores(self._top(state), readout)
-            for state in self._relaxed(images, self.network.steps)
-        ]
-        return np.concatenate(scores).argmax(1)
-
-    def relax(self, images: Array, steps: int | None = None) -> State:
-        """The states s1..sN after so many free steps, T by default: float32 (batch, *layer)."""
-        steps = self.network.steps if steps is None else steps
-        if not isinstance(steps, int) or steps < 1:
-            raise BinepError(f"steps={steps!r}: allowed is an integer of at least 1")
-        return [np.concatenate(layer) for layer in zip(*self._relaxed(images, steps), strict=True)]
-
-    def trace(self, images: Array) -> Iterator[State]:
-        """The states at t = 0, 1, ..., T, for a mini-batch that is relaxed at once."""
-        batch = Batch(self.network, self._arithmetic, self._sums, self.network.inputs(images))
-        yield list(batch.state)
-        for _ in range(self.network.steps):
-            batch.step()
-            yield list(batch.state)
-
-    def _relaxed(self, images: Array, steps: int) -> Iterator[State]:
-        """The states after so many steps, a few samples at a time."""
-        x = self.network.inputs(images)
-        if len(x) == 0:
-            raise BinepError("no images: allowed is a batch of at least 1")
-        size = self._batch_size()
-        for begin in range(0, len(x), size):
-            batch = Batch(self.network, self._arithmetic, self._sums, x[begin : begin + size])
-            for _ in range(steps):
-                if not batch.step():
-                    break
-            yield list(batch.state)
-
-    def _batch_size(self) -> int:
-        windows = [
-            np.prod(coupling.map_shape(shape)[1:]) * max(coupling.fan_in, coupling.above)
-            for coupling, shape in zip(self.network.couplings, self.network.shapes, strict=False)
-            if coupling.kind == "conv"
-        ]
-        return int(np.clip(_ROOM // max([1, *windows]), 1, _LARGEST_BATCH))
-
-    def _top(self, state: State) -> Array:
-        """What is read out: the top layer, or what the softmax sees of it."""
-        if self.network.cost == "mse":
-            return state[-1]
-        below = self._arithmetic.activity(state[-1])
-        sums, _ = self._sums[-1].up(below)
-        return self._arithmetic.up(len(self._sums) - 1, sums, below)
-
-
-class Float32:
-    """The training network's arithmetic: every operation rounded to float32 on its own."""
-
-    def __init__(self, network: StoredNetwork) -> None:
-        self.network = network
+    def sums(self) -> list[Sums]:
+        return self._sums
 
     def initial(self, shape: Shape) -> Array:
         return np.full(shape, self.network.initial_state, np.float32)
@@ -124,7 +56,7 @@ class Float32:
     def activity(self, s: Array) -> Array:
         """Bits, or `clamp(s, 0, 1)`."""
         network = self.network
-        return s >= np.float32(network.threshold) if network.binary else s.clip(0, 1)
+        return rules.fires(s, network.threshold) if network.binary else rules.clamp(s)
 
     def up(self, n: int, sums: Array, below: Array) -> Array:
         """`scale * sums`, then `+ bias`."""
@@ -146,14 +78,9 @@ class Float32:
     def advance(self, s: Array, drive: Array, nudge: Array | None = None) -> Array:
         network = self.network
         if network.dynamics == "prototypical":
-            return drive.clip(0, 1)
-        keep, take = np.float32(1 - network.dt), np.float32(network.dt)
-        return (keep * s + take * (self._slope(s) * drive)).clip(0, 1)
-
-    def _slope(self, s: Array) -> Array:
-        """`rho'(s)`, float32."""
-        network = self.network
-        if not network.binary:
-            return ((s >= 0) & (s <= 1)).astype(np.float32)
-        inside = np.abs(s - np.float32(network.threshold)) <= np.float32(network.sigma)
-        return np.where(inside, np.float32(1 / (2 * network.sigma)), np.float32(0))
+            return rules.clamp(drive)
+        if network.binary:
+            slope = rules.slope(s, network.threshold, network.sigma)
+        else:
+            slope = rules.slope_of_real(s)
+        return rules.step(s, drive, slope, network.dt)

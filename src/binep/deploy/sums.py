@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from binep.deploy import rules
 from binep.deploy.stored import Array, Shape, StoredCoupling
 
 
@@ -167,7 +168,7 @@ def _pooled(maps: Array, pool: int) -> tuple[Array, Array]:
         batch, channels, rows, pool, cols, pool
     )
     tiles = tiles.transpose(0, 1, 2, 4, 3, 5).reshape(batch, channels, rows, cols, pool * pool)
-    winner = tiles.argmax(-1)
+    winner = rules.winner(tiles)
     largest = np.take_along_axis(tiles, winner[..., None], -1)[..., 0]
     corner = np.arange(rows)[:, None] * pool * width + np.arange(cols) * pool
     return largest, corner + winner // pool * width + winner % pool

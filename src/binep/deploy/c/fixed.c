@@ -6,9 +6,7 @@
 #include <string.h>
 
 #include "fixed.h"
-
-#define ONE ((int32_t)1 << BINEP_STATE_BITS)
-#define HALF ((int32_t)1 << (BINEP_STATE_BITS - 1))
+#include "rules.h"
 
 binep_state binep_states[BINEP_NEURONS];
 uint32_t binep_bits[BINEP_WORDS];
@@ -18,7 +16,7 @@ static uint32_t before[BINEP_WORDS];        /* bits that the drives belong to */
 static int64_t up[BINEP_NEURONS];           /* drives from below, with bias */
 static int64_t down[BINEP_NEURONS];         /* drives from a convolution above */
 static int32_t held[32 * BINEP_WORDS];      /* positive synapses from active neurons above */
-static int32_t drive[BINEP_NEURONS];        /* up + down, kept in [-ONE, 2 ONE] */
+static int32_t drive[BINEP_NEURONS];        /* up + down, as a state takes it */
 static uint32_t patch[8][BINEP_ROW_WORDS];  /* a window of bits, or of the 8 planes of pixels */
 static const int32_t top = BINEP_LAYERS - 1;
 
@@ -118,7 +116,7 @@ static void conv_up(const struct binep_coupling *c, const uint32_t *bits, const 
             for (int32_t i = 0; i < c->above; i++) {
                 const uint32_t *row = c->weights + (size_t)i * (size_t)c->words;
                 int32_t sum = row_sum(row, c->words, planes, total);
-                if (k == 0 || sum > sums[i]) {
+                if (RULE_WINS(k == 0, sum, sums[i])) {
                     sums[i] = sum;
                     chosen[i] = y * c->map_cols + x;
                 }
@@ -209,16 +207,6 @@ static void conv_down(int32_t n) {
 
 /* --- time ----------------------------------------------------------------------------------- */
 
-/* A drive below -1 or above 2 takes any state to 0 or 1 at once: it is kept in between. */
-static int32_t kept(int64_t force) {
-    int64_t value = force < -(int64_t)ONE ? -(int64_t)ONE : force;
-    return (int32_t)(value > 2 * (int64_t)ONE ? 2 * (int64_t)ONE : value);
-}
-
-static int64_t scaled(int64_t force) {
-    return binep_shift(force, BINEP_PARAMETER_BITS - BINEP_STATE_BITS);
-}
-
 /* The drives of a layer from its up and down. */
 static void add_drives(int32_t layer) {
     const struct binep_layer *l = &binep_layers[layer];
@@ -226,11 +214,11 @@ static void add_drives(int32_t layer) {
     const int64_t *from_below = up + l->first;
     if (layer == top) {
         for (int32_t j = 0; j < l->count; j++)
-            to[j] = kept(scaled(from_below[j]));
+            to[j] = rule_drive(from_below[j], 0);
     } else if (binep_couplings[layer + 1].conv) {
         const int64_t *from_above = down + l->first;
         for (int32_t j = 0; j < l->count; j++)
-            to[j] = kept(scaled(from_below[j] + from_above[j]));
+            to[j] = rule_drive(from_below[j] + from_above[j], 0);
     } else {
         const int32_t *positive = held + 32 * l->first_word;
         const struct binep_layer *above = &binep_layers[layer + 1];
@@ -238,7 +226,7 @@ static void add_drives(int32_t layer) {
         int32_t active = count(bits, bits, above->words);
         int64_t gain = binep_couplings[layer + 1].gain_down[0];
         for (int32_t j = 0; j < l->count; j++)
-            to[j] = kept(scaled(from_below[j] + gain * (2 * positive[j] - active)));
+            to[j] = rule_drive(from_below[j] + gain * (2 * positive[j] - active), 0);
     }
 }
 
@@ -274,7 +262,7 @@ void binep_forget(void) {
 
 /* The layers at t = 0, whatever the image. */
 static void prepare(void) {
-    int32_t on = BINEP_INITIAL_STATE >= HALF;
+    int32_t on = rule_fires(BINEP_INITIAL_STATE);
     memset(binep_bits, 0, sizeof binep_bits);
     memset(before, 0, sizeof before);
     memset(held, 0, sizeof held);
@@ -297,7 +285,7 @@ static void prepare(void) {
 }
 
 void binep_start(const uint8_t *image) {
-    int32_t on = BINEP_INITIAL_STATE >= HALF;
+    int32_t on = rule_fires(BINEP_INITIAL_STATE);
     if (!ready)
         prepare();
     memcpy(up, first_up, sizeof up);
@@ -318,12 +306,6 @@ void binep_start(const uint8_t *image) {
         add_drives(n);
 }
 
-static int32_t moved(int32_t s, int32_t force) {
-    int32_t next = s + force;
-    next = next < 0 ? 0 : next >> 1;
-    return next > ONE ? ONE : next;
-}
-
 /* One step of a layer; bits of neurons whose bit is not yet what their drive says. */
 static uint32_t advance_layer(int32_t layer) {
     const struct binep_layer *l = &binep_layers[layer];
@@ -334,10 +316,10 @@ static uint32_t advance_layer(int32_t layer) {
         int32_t from = 32 * w, n = l->count - from < 32 ? l->count - from : 32;
         uint32_t on = 0, wanted = 0;
         for (int32_t b = 0; b < n; b++)
-            s[from + b] = moved(s[from + b], force[from + b]);
+            s[from + b] = rule_step(s[from + b], force[from + b]);
         for (int32_t b = 0; b < n; b++) {
-            on |= (uint32_t)(s[from + b] >= HALF) << b;
-            wanted |= (uint32_t)(force[from + b] >= HALF) << b;
+            on |= (uint32_t)rule_fires(s[from + b]) << b;
+            wanted |= (uint32_t)rule_fires(force[from + b]) << b;
         }
         binep_bits[l->first_word + w] = on;
         pending |= on ^ wanted;
@@ -345,14 +327,10 @@ static uint32_t advance_layer(int32_t layer) {
     return pending;
 }
 
-static void nudge_top(const int64_t *nudge) {
+void binep_step_nudged(const int64_t *nudge) {
     const struct binep_layer *l = &binep_layers[top];
     for (int32_t j = 0; j < l->count; j++)
-        drive[l->first + j] = kept(scaled(up[l->first + j]) + nudge[j]);
-}
-
-void binep_step_nudged(const int64_t *nudge) {
-    nudge_top(nudge);
+        drive[l->first + j] = rule_drive(up[l->first + j], nudge[j]);
     binep_step();
 }
 
@@ -384,12 +362,12 @@ int32_t binep_predict(const uint8_t *image) {
 int32_t binep_read_out(void) {
     const int32_t *s = binep_states + binep_layers[top].first;
     int32_t best = 0;
-    int64_t most = -1;
+    int64_t most = 0;
     for (int32_t c = 0; c < BINEP_CLASSES; c++) {
         int64_t sum = 0;
         for (int32_t k = 0; k < BINEP_READ; k++)
             sum += s[c * BINEP_PER_CLASS + k];
-        if (sum > most) {
+        if (RULE_WINS(c == 0, sum, most)) {
             most = sum;
             best = c;
         }

@@ -49,9 +49,4 @@ static inline int32_t binep_lowest(uint32_t word) {
     return binep_popcount((word & (0u - word)) - 1u);
 }
 
-/* x / 2^n rounded down; C leaves >> of negative numbers to the compiler. */
-static inline int64_t binep_shift(int64_t x, int n) {
-    return x >= 0 ? x >> n : ~(~x >> n);
-}
-
 #endif

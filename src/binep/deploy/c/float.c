@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "binep.h"
+#include "rules.h"
 
 binep_state binep_states[BINEP_NEURONS];
 
@@ -65,7 +66,7 @@ static void conv_up(const struct binep_coupling *c, const float *below, float *t
                 int32_t y = place / c->out_cols * c->pool + k / c->pool;
                 int32_t x = place % c->out_cols * c->pool + k % c->pool;
                 float sum = window_sum(c, below, i, y, x);
-                if (k == 0 || sum > best) {
+                if (RULE_WINS(k == 0, sum, best)) {
                     best = sum;
                     chosen[at] = y * c->map_cols + x;
                 }
@@ -116,36 +117,6 @@ static void conv_down(const struct binep_coupling *c, const float *above, const 
         to[j] = (float)sums[j];
 }
 
-static float clamped(float value) {
-    return value < 0.0f ? 0.0f : value > 1.0f ? 1.0f : value;
-}
-
-static float activity(float s) {
-#if BINEP_BINARY
-    return s >= BINEP_THRESHOLD ? 1.0f : 0.0f;
-#else
-    return clamped(s);
-#endif
-}
-
-static float advanced(float s, float drive) {
-#if BINEP_ENERGY
-#if BINEP_BINARY
-    float distance = s - BINEP_THRESHOLD;
-    float slope = (distance < 0.0f ? -distance : distance) <= BINEP_SIGMA ? BINEP_SLOPE : 0.0f;
-#else
-    float slope = s >= 0.0f && s <= 1.0f ? 1.0f : 0.0f;
-#endif
-    float force = slope * drive;
-    float kept = BINEP_KEEP * s;
-    float taken = BINEP_TAKE * force;
-    return clamped(kept + taken);
-#else
-    (void)s;
-    return clamped(drive);
-#endif
-}
-
 void binep_start(const uint8_t *image) {
     const struct binep_coupling *c = &binep_couplings[0];
     int32_t places = BINEP_INPUTS / BINEP_CHANNELS;
@@ -166,7 +137,7 @@ void binep_start(const uint8_t *image) {
 
 void binep_step(void) {
     for (int32_t j = 0; j < BINEP_NEURONS; j++)
-        sent[j] = activity(binep_states[j]);
+        sent[j] = rule_activity(binep_states[j]);
     memcpy(up, first, sizeof up);
     for (int32_t n = 1; n < BINEP_LAYERS; n++) {
         const struct binep_layer *below = &binep_layers[n - 1], *above = &binep_layers[n];
@@ -179,7 +150,7 @@ void binep_step(void) {
     }
     for (int32_t j = 0; j < BINEP_NEURONS; j++) {
         float drive = j < binep_layers[BINEP_LAYERS - 1].first ? up[j] + down[j] : up[j];
-        binep_states[j] = advanced(binep_states[j], drive);
+        binep_states[j] = rule_step(binep_states[j], drive);
     }
 }
 
@@ -196,7 +167,7 @@ int32_t binep_read_out(void) {
     double most = 0.0;
     if (BINEP_COUPLINGS > BINEP_LAYERS) { /* a softmax reads the top layer out */
         for (int32_t j = 0; j < binep_layers[BINEP_LAYERS - 1].count; j++)
-            sent[j] = activity(s[j]);
+            sent[j] = rule_activity(s[j]);
         dense_up(&binep_couplings[BINEP_COUPLINGS - 1], sent, logits);
         s = logits;
     }
@@ -204,7 +175,7 @@ int32_t binep_read_out(void) {
         double sum = 0.0;
         for (int32_t k = 0; k < BINEP_READ; k++)
             sum += (double)s[c * BINEP_PER_CLASS + k];
-        if (c == 0 || sum > most) {
+        if (RULE_WINS(c == 0, sum, most)) {
             most = sum;
             best = c;
         }

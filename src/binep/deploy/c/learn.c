@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "fixed.h"
+#include "rules.h"
 
 #define MOST (((int32_t)1 << (BINEP_MOMENTUM_BITS - 1)) - 1)
 
@@ -42,8 +43,7 @@ static void keep(struct phase *to) {
 static void pull(int32_t label, int32_t sign) {
     const binep_state *s = binep_states + binep_layers[BINEP_LAYERS - 1].first;
     for (int32_t j = 0; j < BINEP_OUTPUTS; j++) {
-        int64_t y = j / BINEP_PER_CLASS == label ? (int64_t)1 << BINEP_STATE_BITS : 0;
-        nudge[j] = binep_shift(sign * (int64_t)BINEP_BETA * (y - s[j]), BINEP_BETA_BITS);
+        nudge[j] = rule_nudge((int64_t)sign * BINEP_BETA, j / BINEP_PER_CLASS == label ? BINEP_ONE : 0, s[j]);
     }
 }
 
@@ -62,12 +62,11 @@ static void relax_nudged(int32_t label, int32_t sign) {
 static void learn_synapse(int32_t n, int32_t i, int32_t j, int32_t gradient) {
     const struct binep_coupling *c = &binep_couplings[n];
     binep_momentum *m = &binep_momenta[binep_first_synapse[n] + i * c->synapses + j];
-    int32_t next = *m + gradient;
-    next = next > MOST ? MOST : next < -MOST ? -MOST : next;
+    int32_t next = rule_momentum(*m, gradient, MOST);
     *m = (binep_momentum)next;
     uint32_t *word = c->weights + (size_t)i * (size_t)c->words + (size_t)(j >> 5);
     int32_t positive = (int32_t)(*word >> (j & 31) & 1u);
-    if (positive ? next > binep_flip_above[n] : next < -binep_flip_above[n]) {
+    if (rule_flip(next, positive, binep_flip_above[n])) {
         *word ^= 1u << (j & 31);
         flips++;
     }
