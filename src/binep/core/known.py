@@ -3,7 +3,7 @@
 from binep.core.couplings import ConvPool, Dense
 from binep.core.dynamics import EnergyBased, Prototypical
 from binep.core.imperfect import ImperfectNetwork, ImperfectWeight
-from binep.core.kinds import kind_of
+from binep.core.kinds import is_one_of
 from binep.core.network import Network
 from binep.core.neurons import HardSigmoid, Heaviside
 from binep.core.weights import BinaryWeight, RealWeight
@@ -25,7 +25,7 @@ def check_known(network: Network, task: str) -> None:
         parts.append((f"coupling {n}", coupling, (Dense, ConvPool)))
         parts.append((f"the weight of coupling {n}", coupling.synapses, weights))
     for place, part, allowed in parts:
-        if kind_of(part) not in allowed:
+        if not is_one_of(part, allowed):
             names = " and ".join(kind.__name__ for kind in allowed)
             raise BinepError(
                 f"{task}: {place} is of class {type(part).__name__}, of which it is not known what "
