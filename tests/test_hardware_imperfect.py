@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-import binep
+import binep.training.progress
 from binep.core.imperfect import ImperfectBop, Imperfections, ImperfectNetwork, ImperfectWeight
 from binep.data import load as load_data
 from binep.engines.select import select_engine
@@ -179,7 +179,7 @@ def test_a_run_on_imperfect_hardware_resumes_bit_for_bit(fault: str, tmp_path):
     chosen = recipe(f"hardware.{fault}", "training.batch_size=400")
     heard: list[str] = []
 
-    class Ears(binep.watching.Watcher):
+    class Ears(binep.training.progress.Watcher):
         def say(self, text: str) -> None:
             heard.append(text)
 
