@@ -48,8 +48,26 @@ def test_import_costs_little_more_than_torch():
 
 
 def test_modules_are_there_when_they_are_named():
-    code = "import binep; binep.metrics.pi(0, 1); binep.data.load('digits')"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    code = "import binep; binep.core.metrics.pi(0, 1); binep.data.load('digits')"
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
+
+
+def test_old_paths_find_the_module_that_moved_and_warn():
+    code = (
+        "import warnings; warnings.simplefilter('error')\n"
+        "from importlib import import_module\n"
+        "from binep.moved import MOVED\n"
+        "for old, new in MOVED.items():\n"
+        "    try: import_module(old); print('silent', old)\n"
+        "    except DeprecationWarning as warning: assert new in str(warning), old\n"
+        "    warnings.simplefilter('ignore')\n"
+        "    assert import_module(old) is import_module(new), old\n"
+        "    assert import_module(new).__spec__.name == new\n"
+        "    warnings.simplefilter('error')\n"
+        "from binep.training import Trainer, evaluate, random_streams\n"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (found.returncode, found.stdout, found.stderr) == (0, "", "")
 
 
 def test_unknown_names_are_unknown():
