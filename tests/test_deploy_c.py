@@ -3,7 +3,6 @@
 import re
 import shutil
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ from binep.deploy.fixed import FixedNetwork
 from binep.deploy.learning import FixedLearner, FixedRule, learnt
 from binep.deploy.runtime import Runtime
 from binep.errors import BinepError
-from test_deploy_fixed import RULE
+from test_deploy_fixed import rule
 from test_deploy_runtime import BINARY, REAL, build, images
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
@@ -98,22 +97,21 @@ def test_a_tabulated_popcount_and_single_readout(tmp_path: Path):
     [
         ("dense", {}, 16),
         ("dense", {"sign": "centered", "nudge": "constant"}, 7),
-        ("dense", {"sign": "positive", "beta": -1.5, "gamma": (0.5, 0.5, 0.5)}, 31),
-        ("conv", {"nudge": "constant", "gamma": (1e-2, 1e-2)}, 16),
-        ("two conv", {"gamma": (0.3, 0.3, 0.3)}, 12),
+        ("dense", {"sign": "positive", "beta": -1.5, "gamma": 0.5}, 31),
+        ("conv", {"nudge": "constant"}, 16),
+        ("two conv", {"gamma": 0.3}, 12),
     ],
 )
 def test_a_hundred_images_teach_c_what_they_teach_python(
     case: str, changes: dict, bits: int, tmp_path: Path
 ):
     layers = len(build(*BINARY[case])[1].couplings)
-    cut = {k: getattr(RULE, k)[:layers] for k in ("gamma", "tau", "lr_bias")}
-    tau = {"tau": tuple(0.1 * g for g in (changes.get("gamma") or cut["gamma"]))}
-    rule = FixedRule(replace(RULE, **{**cut, **tau, **changes}), bits)
-    stored, x, labels = exported(BINARY[case], tmp_path, 100, learning=rule)
-    options = SANITIZED if case == "two conv" or rule.rule.sign == "centered" else ["-O1"]
+    tau = 0.1 * changes.get("gamma", 1e-2)
+    learning = FixedRule(rule(layers, tau=tau, **changes), bits)
+    stored, x, labels = exported(BINARY[case], tmp_path, 100, learning=learning)
+    options = SANITIZED if case == "two conv" or changes.get("sign") == "centered" else ["-O1"]
     run(compile_in(tmp_path, *options), "learn", "learnt.bin")
-    learner = FixedLearner(FixedNetwork(stored), rule)
+    learner = FixedLearner(FixedNetwork(stored), learning)
     for image, label in zip(x, labels, strict=True):
         learner.learn(image, label)
     assert learner.flips > 20
@@ -123,8 +121,8 @@ def test_a_hundred_images_teach_c_what_they_teach_python(
 
 def test_learning_goes_on_from_what_was_learnt(tmp_path: Path):
     """Predictions after learning, in C, are those of the Python model after learning."""
-    rule = FixedRule(replace(RULE, gamma=(1e-2,) * 3))
-    stored, x, labels = exported(BINARY["dense"], tmp_path, 20, learning=rule)
+    learning = FixedRule(rule())
+    stored, x, labels = exported(BINARY["dense"], tmp_path, 20, learning=learning)
     program = compile_in(tmp_path, "-O2")
     assert "20 vectors, 0 differ" in run(program)
     source = (tmp_path / "main.c").read_text()
@@ -136,7 +134,7 @@ def test_learning_goes_on_from_what_was_learnt(tmp_path: Path):
     compile_in(tmp_path, "-O2")
     done = subprocess.run([program, "vectors.bin"], cwd=tmp_path, capture_output=True, text=True)
     found = [int(line.split()[1]) for line in done.stdout.splitlines()[:-1]]
-    learner, expected = FixedLearner(FixedNetwork(stored), rule), []
+    learner, expected = FixedLearner(FixedNetwork(stored), learning), []
     for image, label in zip(x, labels, strict=True):
         learner.learn(image, label)
         expected.append(int(learner.fixed.predict(image[None])[0]))
@@ -145,7 +143,7 @@ def test_learning_goes_on_from_what_was_learnt(tmp_path: Path):
 
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason="needs valgrind")
 def test_valgrind_finds_nothing(tmp_path: Path):
-    exported(BINARY["two conv"], tmp_path, 3, learning=FixedRule(RULE))
+    exported(BINARY["two conv"], tmp_path, 3, learning=FixedRule(rule()))
     program = compile_in(tmp_path, "-O1", "-g")
     for words in ([], ["learn", "learnt.bin"]):
         command = ["valgrind", "-q", "--error-exitcode=9", str(program), "vectors.bin", *words]
@@ -160,7 +158,7 @@ def test_the_makefile_builds_and_checks(tmp_path: Path):
 
 
 def test_integer_programs_have_no_floating_point_in_them(tmp_path: Path):
-    exported(BINARY["two conv"], tmp_path, learning=FixedRule(RULE))
+    exported(BINARY["two conv"], tmp_path, learning=FixedRule(rule()))
     for path in tmp_path.glob("*.[ch]"):
         code = re.sub(r"/\*.*?\*/", "", path.read_text(), flags=re.DOTALL)
         if path.name not in ("main.c", "binep.h"):
@@ -184,7 +182,7 @@ def test_wrong_vectors_are_refused(tmp_path: Path):
 
 def test_learning_needs_integers(tmp_path: Path):
     with pytest.raises(BinepError, match="learning in C needs .* activations are real"):
-        exported(REAL["dense"], tmp_path, learning=FixedRule(RULE))
+        exported(REAL["dense"], tmp_path, learning=FixedRule(rule()))
 
 
 def test_the_readme_says_how_decisions_compare(tmp_path: Path):

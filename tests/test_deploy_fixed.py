@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from binep import EquilibriumPropagation
 from binep.deploy.export import store
 from binep.deploy.fixed import FixedNetwork, _first, compare_decisions, compare_on_images, why_not
 from binep.deploy.learning import FixedLearner, FixedRule, Rule
@@ -12,16 +13,20 @@ from binep.deploy.runtime import Runtime
 from binep.errors import BinepError
 from test_deploy_runtime import BINARY, REAL, build, images
 
-RULE = Rule(
-    nudged_steps=4,
-    beta=2.0,
-    sign="random",
-    nudge="live",
-    gamma=(1e-2, 1e-2, 1e-2),
-    tau=(1e-3, 1e-3, 1e-3),
-    lr_bias=(1e-3, 1e-3, 1e-3),
-    batch_size=16,
-)
+
+def rule(
+    layers: int = 3,
+    *,
+    beta: float = 2.0,
+    sign: str = "random",
+    nudge: str = "live",
+    gamma: float = 1e-2,
+    tau: float | tuple[float, ...] = 1e-3,
+) -> Rule:
+    """A small one, with the same rates for all couplings."""
+    plan = EquilibriumPropagation(20, 4, beta, sign, nudge).plan()
+    taus = tau if isinstance(tau, tuple) else (tau,) * layers
+    return Rule(plan, sign == "random", (gamma,) * layers, taus, (1e-3,) * layers, batch_size=16)
 
 
 def fixed(case: str, state_bits: int = 24) -> FixedNetwork:
@@ -119,16 +124,15 @@ def test_widths_are_checked():
     with pytest.raises(BinepError, match="state bits 30: allowed are 2 to 29"):
         fixed("dense", 30)
     with pytest.raises(BinepError, match=r"momentum bits 4: coupling 1 .* at least 11 bits"):
-        FixedRule(replace(RULE, tau=(1e-4, 0.2, 1e-4)), 4)
+        FixedRule(rule(tau=(1e-4, 0.2, 1e-4)), 4)
     with pytest.raises(BinepError, match="momentum bits 1: allowed are 2 to 31"):
-        FixedRule(RULE, 1)
+        FixedRule(rule(), 1)
 
 
 def test_narrow_momenta_take_the_highest_bits_of_pixels():
-    rule = replace(RULE, tau=(1e-2, 1e-3, 1e-3))
-    assert FixedRule(rule, 16).flip_above == [32 * 255, 3, 3]
-    assert FixedRule(rule, 16).pixel_shift == 0
-    assert FixedRule(rule, 8).pixel_shift == 7 and FixedRule(rule, 8).flip_above[0] == 63
+    wide, narrow = (FixedRule(rule(tau=(1e-2, 1e-3, 1e-3)), bits) for bits in (16, 8))
+    assert wide.flip_above == [32 * 255, 3, 3] and wide.pixel_shift == 0
+    assert narrow.pixel_shift == 7 and narrow.flip_above[0] == 63
 
 
 def test_learning_flips_weights_and_finds_the_label():
@@ -136,7 +140,7 @@ def test_learning_flips_weights_and_finds_the_label():
     whole = fixed("dense")
     x = images(build(*BINARY["dense"])[0], 1).numpy()
     label = int(whole.predict(x)[0] + 1) % 10
-    learner = FixedLearner(whole, FixedRule(replace(RULE, sign="positive")))
+    learner = FixedLearner(whole, FixedRule(rule(sign="positive")))
     before = [c.signs.copy() for c in whole.network.couplings]
     for _ in range(60):
         learner.learn(x[0], label)
@@ -150,15 +154,14 @@ def test_learning_flips_weights_and_finds_the_label():
 def test_momenta_saturate_and_leak():
     whole = fixed("dense")
     x = images(build(*BINARY["dense"])[0], 1).numpy()
-    rule = FixedRule(replace(RULE, sign="positive", tau=(1e-4, 1e-3, 1e-3)), 6)
-    learner = FixedLearner(whole, rule)
+    narrow = FixedRule(rule(sign="positive", tau=(1e-4, 1e-3, 1e-3)), 6)
+    learner = FixedLearner(whole, narrow)
     for _ in range(30):
         learner.learn(x[0], 3)
-    assert max(int(np.abs(m).max()) for m in learner.momenta) <= rule.most
-    gamma = (0.99,) * 3
-    leaky = FixedLearner(fixed("dense"), FixedRule(replace(RULE, gamma=gamma, tau=(9.0,) * 3), 31))
+    assert max(int(np.abs(m).max()) for m in learner.momenta) <= narrow.most
+    leaky = FixedLearner(fixed("dense"), FixedRule(rule(gamma=0.99, tau=9.0), 31))
     for _ in range(30):
         leaky.learn(x[0], 3)
     # Halved every 11 images, a momentum from bits stays below 2 * 11 images' worth.
-    assert rule.half_life[0] > 1000 and leaky.rule.half_life == [11] * 3
+    assert narrow.half_life[0] > 1000 and leaky.rule.half_life == [11] * 3
     assert 0 < np.abs(leaky.momenta[1]).max() <= 22

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from binep.core.plan import PhasePlan
 from binep.deploy import fixed, layout
 from binep.deploy.fixed import STATE_BITS, Agreement, Decisions, FixedNetwork
 from binep.deploy.folder import readme, write_files
@@ -128,22 +129,27 @@ def _header(network: StoredNetwork, whole: FixedNetwork | None, learning: FixedR
             channels = network.image_shape[0]
             types += [f"extern const float binep_{each}[{channels}];" for each in ("mean", "std")]
     if learning is not None:
-        rule, bits = learning.rule, learning.momentum_bits
+        bits, plan = learning.momentum_bits, learning.rule.plan
         width = next(width for width in (8, 16, 32) if bits <= width)
         names |= {
             "MOMENTUM_BITS": bits,
-            "NUDGED_STEPS": rule.nudged_steps,
-            "BETA": learning.beta,
-            "DIRECTION": learning.direction,
             "BETA_BITS": BETA_BITS,
-            "LIVE": int(rule.nudge == "live"),
-            "RANDOM_SIGN": int(rule.sign == "random"),
-            "CENTERED": int(rule.sign == "centered"),
+            "PHASES": len(plan.phases),
+            "PLUS": plan.plus,
+            "MINUS": plan.minus,
+            "DIRECTION": learning.direction,
+            "RANDOM_SIGN": int(learning.rule.random_sign),
             "PIXEL_SHIFT": learning.pixel_shift,
             "SEED": f"{learning.seed}u",
         }
         types += [
             f"typedef int{width}_t binep_momentum;",
+            "/* A phase: it begins where phase `start` ended, or at t = 0 with -1. */",
+            "struct binep_phase {",
+            "    int32_t steps, start, constant;",
+            "    int64_t beta;",
+            "};",
+            "extern const struct binep_phase binep_phases[BINEP_PHASES];",
             "extern const int32_t binep_first_synapse[BINEP_COUPLINGS];",
             "extern const int32_t binep_flip_above[BINEP_COUPLINGS];",
             "extern const uint32_t binep_half_life[BINEP_COUPLINGS];",
@@ -207,6 +213,12 @@ def _data(
         lives = (f"{each}u" for each in learning.half_life)
         yield from _array("const uint32_t binep_half_life", lives, count)
         yield from _array("const int64_t binep_bias_step", map(_long, learning.bias_step), count)
+        phases = (
+            f"{{{phase.steps}, {-1 if phase.start is None else phase.start}, "
+            f"{int(phase.constant or not phase.nudged)}, {_long(beta)}}}"
+            for phase, beta in zip(learning.rule.plan.phases, learning.betas, strict=True)
+        )
+        yield from _array("const struct binep_phase binep_phases", phases, "[BINEP_PHASES]")
     yield "const struct binep_layer binep_layers[BINEP_LAYERS] = {"
     first = first_word = 0
     for shape in network.layer_shapes:
@@ -340,8 +352,14 @@ def _decisions(found: Decisions) -> str:
     return f"| {found.layer} | {found.neurons} | {found.cases} | {differ} |"
 
 
+def _about_phase(phase: PhasePlan) -> str:
+    begins = "t = 0" if phase.start is None else f"the end of phase {phase.start}"
+    how = f"beta {phase.beta:g}, {phase.nudge} nudge" if phase.nudged else "free"
+    return f"- a phase of {phase.steps} steps from {begins}: {how}"
+
+
 def _about_learning(learning: FixedRule) -> str:
-    rule = learning.rule
+    plan = learning.rule.plan
     return "\n".join(
         [
             "",
@@ -351,8 +369,9 @@ def _about_learning(learning: FixedRule) -> str:
             "and biases are then variables, and every synapse has a momentum of "
             f"{learning.momentum_bits} bits.",
             "",
-            f"- nudged phase: {rule.nudged_steps} steps, beta {rule.beta:g} "
-            f"({rule.sign} sign, {rule.nudge} nudge), {BETA_BITS} fractional bits",
+            *map(_about_phase, plan.phases),
+            f"- phase {plan.plus} is contrasted with phase {plan.minus}"
+            + (", all betas times a sign drawn for each image" * learning.rule.random_sign),
             "- momentum: one image's gradient is added; from pixels "
             f"{8 - learning.pixel_shift} bits of each",
             f"- a weight flips above a momentum of {learning.flip_above}, one number a coupling",

@@ -11,6 +11,7 @@ from binep.core.dynamics import EnergyBased
 from binep.core.kinds import kind_of
 from binep.core.known import check_known
 from binep.core.network import Network
+from binep.core.plan import ContrastPlan
 from binep.data import DATASETS, Folder
 from binep.deploy import c_program, memory, packed
 from binep.deploy.fixed import STATE_BITS
@@ -84,19 +85,17 @@ def export(
 
 def learning_rule(recipe: Recipe, epochs_done: int = 0) -> Rule:
     """What a recipe says about learning, with the rates due after so many epochs."""
-    keys, rates = recipe.learning, recipe.rates(epochs_done)
-    if keys.method != "ep":
+    keys, rates, plan = recipe.learning, recipe.rates(epochs_done), recipe.build_learning().plan()
+    if not isinstance(plan, ContrastPlan):
         raise BinepError(f"learning in C by {keys.method!r}: allowed is learning.method='ep'")
-    if keys.margin:
-        raise BinepError(f"learning in C with learning.margin={keys.margin}: allowed is 0")
+    if plan.margin:
+        raise BinepError(f"learning in C with learning.margin={plan.margin}: allowed is 0")
     if not {"gamma", "tau", "lr_bias"} <= rates.keys():
         raise BinepError("learning in C needs optimizer.gamma, tau and lr_bias")
 
     return Rule(
-        nudged_steps=keys.nudged_steps,
-        beta=keys.beta,
-        sign=keys.sign,
-        nudge=keys.nudge,
+        plan=plan,
+        random_sign=keys.sign == "random",
         gamma=tuple(rates["gamma"]),
         tau=tuple(rates["tau"]),
         lr_bias=tuple(rates["lr_bias"]),

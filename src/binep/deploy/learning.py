@@ -1,14 +1,14 @@
 """Learning in integers, an image at a time: the definition of what the C program learns.
 
-    M <- M - sign(beta) (nudged - free correlation)        one image's gradient
-    flip w  where |M| > Theta and sign(M) = sign(w)        Theta = tau |beta| batch size / gamma
+    M <- M - sign(span) (correlation[plus] - correlation[minus])       one image's gradient
+    flip w  where |M| > Theta and sign(M) = sign(w)        Theta = tau |span| batch size / gamma
 
-so M counts units of `gamma / (|beta| batch size)`, as Bop does over a mini-batch. Between bits the
+with phases and span of an `EquilibriumPropagation.plan`. M counts units of
+`gamma / (|span| batch size)`, as Bop does over a mini-batch. Between bits the
 correlation is ternary; from pixels it is 8-bit, and its Theta 255 times larger. M
 is a signed integer of `momentum_bits`, saturating; where it is too narrow for Theta of the pixels,
 only their highest bits are taken. Bop's decay is a halving of M every `half_life` images. Biases
-move by a fixed step with the change of activity; scales stay. With centered nudges the free
-correlation is replaced by that under -beta, and `|beta|` by twice itself.
+move by a fixed step with the change of activity; scales stay.
 """
 
 import math
@@ -17,9 +17,10 @@ from functools import cached_property
 
 import numpy as np
 
+from binep.core.plan import ContrastPlan, PhasePlan
 from binep.deploy import layout, rules
 from binep.deploy.fixed import FixedNetwork
-from binep.deploy.relaxing import Batch
+from binep.deploy.relaxing import Batch, State
 from binep.deploy.rules import BETA_BITS, PARAMETER_BITS
 from binep.deploy.stored import LEVELS, Array, StoredCoupling, StoredNetwork
 from binep.errors import BinepError
@@ -31,12 +32,15 @@ _PIXEL_BITS = 8
 
 @dataclass(frozen=True)
 class Rule:
-    """What a recipe says about learning, one entry a coupling where it is a tuple."""
+    """What a recipe says about learning, one entry a coupling where it is a tuple.
 
-    nudged_steps: int
-    beta: float
-    sign: str
-    nudge: str
+    Attributes:
+        plan: what an image goes through. random_sign: whether a sign drawn for each image
+            multiplies all its betas.
+    """
+
+    plan: ContrastPlan
+    random_sign: bool
     gamma: tuple[float, ...]
     tau: tuple[float, ...]
     lr_bias: tuple[float, ...]
@@ -69,17 +73,18 @@ class FixedRule:
         return (1 << (self.momentum_bits - 1)) - 1
 
     @property
-    def beta(self) -> int:
-        return round(abs(self.rule.beta) * 2**BETA_BITS)
+    def betas(self) -> list[int]:
+        """Of every phase, signed, in units of 2^-BETA_BITS."""
+        return [round(phase.beta * 2**BETA_BITS) for phase in self.rule.plan.phases]
 
     @property
     def direction(self) -> int:
-        """The sign of beta where it is not drawn."""
-        return 1 if self.rule.beta > 0 else -1
+        """The sign of the span."""
+        return 1 if self.rule.plan.span > 0 else -1
 
     @property
     def _span(self) -> float:
-        return abs(self.rule.beta) * (2 if self.rule.sign == "centered" else 1)
+        return abs(self.rule.plan.span)
 
     def _thresholds(self, shift: int) -> list[int]:
         """Theta of every coupling; that of the pixels in units of 2^shift."""
@@ -113,9 +118,10 @@ class FixedRule:
 
 
 @dataclass
-class Phase:
-    """Where a phase ended: bits, (layers), and switches, (couplings)."""
+class Ending:
+    """Where a phase ended: states and bits, (layers), and switches, (couplings)."""
 
+    state: State
     bits: list[Array]
     switches: list[Array | None]
 
@@ -139,18 +145,15 @@ class FixedLearner:
 
     def learn(self, image: Array, label: int) -> None:
         """Learn one image of uint8 pixels, (*image shape)."""
-        rule = self.rule.rule
-        sign = self._draw_sign() if rule.sign == "random" else self.rule.direction
+        plan = self.rule.rule.plan
+        sign = self._draw_sign() if self.rule.rule.random_sign else 1
         batch = self.fixed.begin(np.asarray(image)[None])
+        initial, ends = batch.state, list[Ending]()
+        for phase, beta in zip(plan.phases, self.rule.betas, strict=True):
+            batch.state = list(initial if phase.start is None else ends[phase.start].state)
+            ends.append(self._relax(batch, phase, sign * beta, label))
         pixels = self.network.inputs(np.asarray(image)[None])
-        for _ in range(self.network.steps):
-            batch.step()
-        base, rest = self._phase(batch), [s.copy() for s in batch.state]
-        nudged = self._nudged(batch, label, sign)
-        if rule.sign == "centered":
-            batch.state = rest
-            base = self._nudged(batch, label, -sign)
-        self._update(pixels, nudged, base, -sign)
+        self._update(pixels, ends[plan.plus], ends[plan.minus], -sign * self.rule.direction)
 
     def _draw_sign(self) -> int:
         """xorshift32; bit 16 decides."""
@@ -161,40 +164,35 @@ class FixedLearner:
         self._random = x
         return 1 if x >> 16 & 1 else -1
 
-    def _phase(self, batch: Batch) -> Phase:
-        switches = batch.settle_switches()
-        return Phase([self.fixed.activity(s) for s in batch.state], switches)
-
-    def _nudged(self, batch: Batch, label: int, sign: int) -> Phase:
-        constant = self._pull(batch.state[-1], label, sign)
-        live = self.rule.rule.nudge == "live"
-        for _ in range(self.rule.rule.nudged_steps):
-            batch.step(self._pull(batch.state[-1], label, sign) if live else constant)
-        return self._phase(batch)
-
-    def _pull(self, top: Array, label: int, sign: int) -> Array:
-        """`beta (y - s)`."""
-        classes = np.arange(top.shape[1]) // self.network.per_class
+    def _relax(self, batch: Batch, phase: PhasePlan, beta: int, label: int) -> Ending:
+        """Run a phase from the state of a batch, under a nudge unless beta is 0."""
+        classes = np.arange(batch.state[-1].shape[1]) // self.network.per_class
         target = np.where(classes == label, self.fixed.one, 0)
-        return rules.whole_nudge(sign * self.rule.beta, target, top)
+        nudge = rules.whole_nudge(beta, target, batch.state[-1])
+        for _ in range(phase.steps):
+            if not phase.constant:
+                nudge = rules.whole_nudge(beta, target, batch.state[-1])
+            batch.step(nudge)
+        switches = batch.settle_switches()
+        return Ending(batch.state, [self.fixed.activity(s) for s in batch.state], switches)
 
-    def _update(self, pixels: Array, nudged: Phase, base: Phase, direction: int) -> None:
+    def _update(self, pixels: Array, plus: Ending, minus: Ending, direction: int) -> None:
         rule, couplings = self.rule, list(self.network.couplings)
         for n, coupling in enumerate(couplings):
             below = (
                 [pixels >> rule.pixel_shift] * 2
                 if n == 0
-                else [nudged.bits[n - 1], base.bits[n - 1]]
+                else [plus.bits[n - 1], minus.bits[n - 1]]
             )
-            contrast = _correlation(coupling, below[0], nudged.bits[n], nudged.switches[n])
-            contrast -= _correlation(coupling, below[1], base.bits[n], base.switches[n])
+            contrast = _correlation(coupling, below[0], plus.bits[n], plus.switches[n])
+            contrast -= _correlation(coupling, below[1], minus.bits[n], minus.switches[n])
             momentum = rules.whole_momentum(self.momenta[n], direction * contrast, rule.most)
             self.momenta[n] = momentum
             flip = rules.flip(momentum, coupling.signs, rule.flip_above[n])
             self.flips += int(flip.sum())
             signs = np.where(flip, -coupling.signs, coupling.signs).astype(np.int8)
             couplings[n] = replace(coupling, signs=signs)
-            change = nudged.bits[n][0].astype(np.int64) - base.bits[n][0]
+            change = plus.bits[n][0].astype(np.int64) - minus.bits[n][0]
             if change.ndim == 3:
                 change = change.sum((1, 2))
             self.fixed.biases[n] = self.fixed.biases[n] - direction * change * rule.bias_step[n]

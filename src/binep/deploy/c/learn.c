@@ -1,8 +1,8 @@
 /* Learning on the chip: an image at a time, in integers.
 
-   The free phase, then the nudged one; the gradient of a synapse between two bits is ternary, two
-   ANDs and a subtraction; Bop adds it to an integer momentum of BINEP_MOMENTUM_BITS and flips the
-   weight once that exceeds a threshold and agrees with it in sign. */
+   The phases of a table, of which two are contrasted. The gradient of a synapse between two bits is
+   ternary, two ANDs and a subtraction; Bop adds it to an integer momentum of BINEP_MOMENTUM_BITS and
+   flips the weight once that exceeds a threshold and agrees with it in sign. */
 #include <string.h>
 
 #include "fixed.h"
@@ -12,14 +12,15 @@
 
 binep_momentum binep_momenta[BINEP_SYNAPSES];
 
-/* Where a phase ended: what the gradient is taken of. */
-struct phase {
+/* Where a phase ended: what the next ones begin with, and what the gradient is taken of. */
+struct ending {
+    binep_state states[BINEP_NEURONS];
     uint32_t bits[BINEP_WORDS];
     int32_t switches[BINEP_NEURONS];
 };
 
-static struct phase base, nudged;
-static binep_state rest[BINEP_NEURONS];
+static struct ending ends[BINEP_PHASES];
+static const struct ending *const plus = &ends[BINEP_PLUS], *const minus = &ends[BINEP_MINUS];
 static int64_t nudge[BINEP_OUTPUTS];
 static int32_t contrast[BINEP_LONGEST_ROW];
 static uint32_t randomness = BINEP_SEED;
@@ -34,25 +35,39 @@ static int32_t random_sign(void) {
     return (randomness >> 16 & 1u) ? 1 : -1;
 }
 
-static void keep(struct phase *to) {
+static void keep(struct ending *to) {
+    memcpy(to->states, binep_states, sizeof to->states);
     memcpy(to->bits, binep_bits, sizeof to->bits);
     memcpy(to->switches, binep_switches, sizeof to->switches);
 }
 
-/* beta (y - s), of which y is 1 for the neurons of the label. */
-static void pull(int32_t label, int32_t sign) {
-    const binep_state *s = binep_states + binep_layers[BINEP_LAYERS - 1].first;
-    for (int32_t j = 0; j < BINEP_OUTPUTS; j++) {
-        nudge[j] = rule_nudge((int64_t)sign * BINEP_BETA, j / BINEP_PER_CLASS == label ? BINEP_ONE : 0, s[j]);
-    }
+static void resume(const struct ending *from) {
+    memcpy(binep_states, from->states, sizeof from->states);
+    memcpy(binep_bits, from->bits, sizeof from->bits);
+    binep_update_drives();
 }
 
-static void relax_nudged(int32_t label, int32_t sign) {
-    pull(label, sign);
-    for (int32_t t = 0; t < BINEP_NUDGED_STEPS; t++) {
-        if (BINEP_LIVE && t)
-            pull(label, sign);
-        binep_step_nudged(nudge);
+/* beta (y - s), of which y is 1 for the neurons of the label. */
+static void pull(int32_t label, int64_t beta) {
+    const binep_state *s = binep_states + binep_layers[BINEP_LAYERS - 1].first;
+    for (int32_t j = 0; j < BINEP_OUTPUTS; j++)
+        nudge[j] = rule_nudge(beta, j / BINEP_PER_CLASS == label ? BINEP_ONE : 0, s[j]);
+}
+
+/* Run all phases: a table that was made of the plan of a training. A free one has a beta of 0. */
+static void run_phases(const uint8_t *image, int32_t label, int32_t sign) {
+    for (int32_t p = 0; p < BINEP_PHASES; p++) {
+        const struct binep_phase *phase = &binep_phases[p];
+        if (phase->start < 0)
+            binep_start(image);
+        else
+            resume(&ends[phase->start]);
+        for (int32_t t = 0; t < phase->steps; t++) {
+            if (t == 0 || !phase->constant)
+                pull(label, sign * phase->beta);
+            binep_step_nudged(nudge);
+        }
+        keep(&ends[p]);
     }
 }
 
@@ -72,19 +87,19 @@ static void learn_synapse(int32_t n, int32_t i, int32_t j, int32_t gradient) {
     }
 }
 
-/* Between two layers of bits: g = (a_i & a_j nudged) - (a_i & a_j free), 32 synapses at a time. */
+/* Between two layers of bits: g = (a_i & a_j) of plus - (a_i & a_j) of minus, 32 synapses at a time. */
 static void learn_dense(int32_t n, int32_t direction) {
     const struct binep_coupling *c = &binep_couplings[n];
     const struct binep_layer *below = &binep_layers[n - 1], *above = &binep_layers[n];
     for (int32_t i = 0; i < c->above; i++) {
-        uint32_t with = 0u - (uint32_t)binep_bit(nudged.bits + above->first_word, i);
-        uint32_t without = 0u - (uint32_t)binep_bit(base.bits + above->first_word, i);
+        uint32_t with = 0u - (uint32_t)binep_bit(plus->bits + above->first_word, i);
+        uint32_t without = 0u - (uint32_t)binep_bit(minus->bits + above->first_word, i);
         for (int32_t w = 0; w < below->words; w++) {
-            uint32_t plus = with & nudged.bits[below->first_word + w];
-            uint32_t minus = without & base.bits[below->first_word + w];
-            for (uint32_t rest = plus ^ minus; rest; rest &= rest - 1u) {
+            uint32_t more = with & plus->bits[below->first_word + w];
+            uint32_t less = without & minus->bits[below->first_word + w];
+            for (uint32_t rest = more ^ less; rest; rest &= rest - 1u) {
                 int32_t b = binep_lowest(rest);
-                int32_t gradient = (int32_t)(plus >> b & 1u) - (int32_t)(minus >> b & 1u);
+                int32_t gradient = (int32_t)(more >> b & 1u) - (int32_t)(less >> b & 1u);
                 learn_synapse(n, i, 32 * w + b, direction * gradient);
             }
         }
@@ -95,7 +110,7 @@ static void learn_dense(int32_t n, int32_t direction) {
 static void learn_pixels(const uint8_t *image, int32_t direction) {
     const struct binep_coupling *c = &binep_couplings[0];
     for (int32_t i = 0; i < c->above; i++) {
-        int32_t change = binep_bit(nudged.bits, i) - binep_bit(base.bits, i);
+        int32_t change = binep_bit(plus->bits, i) - binep_bit(minus->bits, i);
         for (int32_t j = 0; change && j < c->synapses; j++) {
             int32_t pixel = image[j] >> BINEP_PIXEL_SHIFT;
             if (pixel)
@@ -105,10 +120,10 @@ static void learn_pixels(const uint8_t *image, int32_t direction) {
 }
 
 /* Add what the window of a neuron above holds, in one phase, to the contrast of its channel. */
-static void correlate(int32_t n, const struct phase *phase, const uint8_t *image, int32_t i,
+static void correlate(int32_t n, const struct ending *end, const uint8_t *image, int32_t i,
                       int32_t amount) {
     const struct binep_coupling *c = &binep_couplings[n];
-    int32_t place = phase->switches[binep_layers[n].first + i];
+    int32_t place = end->switches[binep_layers[n].first + i];
     for (int32_t tap = 0; tap < c->kernel * c->kernel; tap++) {
         int32_t y = place / c->map_cols + tap / c->kernel - c->padding;
         int32_t x = place % c->map_cols + tap % c->kernel - c->padding;
@@ -116,7 +131,7 @@ static void correlate(int32_t n, const struct phase *phase, const uint8_t *image
             continue;
         for (int32_t k = 0; k < c->below; k++) {
             int32_t value = n == 0 ? image[(k * c->rows + y) * c->cols + x] >> BINEP_PIXEL_SHIFT
-                                   : binep_bit(phase->bits + binep_layers[n - 1].first_word,
+                                   : binep_bit(end->bits + binep_layers[n - 1].first_word,
                                                (y * c->cols + x) * c->below + k);
             contrast[tap * c->below + k] += amount * value;
         }
@@ -130,10 +145,10 @@ static void learn_conv(int32_t n, const uint8_t *image, int32_t direction) {
         memset(contrast, 0, (size_t)c->synapses * sizeof contrast[0]);
         for (int32_t place = 0; place < c->out_rows * c->out_cols; place++) {
             int32_t i = place * c->above + channel;
-            if (binep_bit(nudged.bits + first, i))
-                correlate(n, &nudged, image, i, 1);
-            if (binep_bit(base.bits + first, i))
-                correlate(n, &base, image, i, -1);
+            if (binep_bit(plus->bits + first, i))
+                correlate(n, plus, image, i, 1);
+            if (binep_bit(minus->bits + first, i))
+                correlate(n, minus, image, i, -1);
         }
         for (int32_t j = 0; j < c->synapses; j++)
             if (contrast[j])
@@ -147,7 +162,7 @@ static void learn_bias(int32_t n, int32_t direction) {
     const struct binep_layer *l = &binep_layers[n];
     for (int32_t i = 0; i < l->count; i++) {
         int32_t change
-            = binep_bit(nudged.bits + l->first_word, i) - binep_bit(base.bits + l->first_word, i);
+            = binep_bit(plus->bits + l->first_word, i) - binep_bit(minus->bits + l->first_word, i);
         c->bias[i % c->above] -= direction * change * binep_bias_step[n];
     }
 }
@@ -166,29 +181,17 @@ static void leak(void) {
 }
 
 void binep_learn(const uint8_t *image, int32_t label) {
-    int32_t sign = BINEP_RANDOM_SIGN ? random_sign() : BINEP_DIRECTION;
-    binep_start(image);
-    for (int32_t t = 0; t < BINEP_STEPS; t++)
-        binep_step();
-    keep(&base);
-    memcpy(rest, binep_states, sizeof rest);
-    relax_nudged(label, sign);
-    keep(&nudged);
-    if (BINEP_CENTERED) {
-        memcpy(binep_states, rest, sizeof rest);
-        memcpy(binep_bits, base.bits, sizeof base.bits);
-        binep_update_drives();
-        relax_nudged(label, -sign);
-        keep(&base);
-    }
+    int32_t sign = BINEP_RANDOM_SIGN ? random_sign() : 1;
+    int32_t direction = -sign * BINEP_DIRECTION;
+    run_phases(image, label, sign);
     for (int32_t n = 0; n < BINEP_COUPLINGS; n++) {
         if (binep_couplings[n].conv)
-            learn_conv(n, image, -sign);
+            learn_conv(n, image, direction);
         else if (n == 0)
-            learn_pixels(image, -sign);
+            learn_pixels(image, direction);
         else
-            learn_dense(n, -sign);
-        learn_bias(n, -sign);
+            learn_dense(n, direction);
+        learn_bias(n, direction);
     }
     images++;
     leak();
