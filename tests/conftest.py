@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -46,6 +47,14 @@ def assert_compiled_once(program: str) -> None:
         assert done.returncode == 0, done.stderr
         said.append(done.stderr)
     assert "compiling" not in said[1]
+
+
+@pytest.fixture
+def on_threads() -> Iterator[Callable[[int], None]]:
+    """Sets how many threads torch and the kernels run on; as it was when the test is over."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(autouse=True)

@@ -38,18 +38,43 @@ def test_a_restored_trainer_has_all_that_the_saved_one_had(tmp_path: Path):
         assert torch.equal(restored.streams[name].get_state(), stream.get_state())
 
 
-def test_a_run_of_a_gpu_does_not_go_on_on_a_cpu(tmp_path: Path):
-    """Their generators have other states; nothing is changed by the try."""
+def test_a_run_of_0_1_on_a_gpu_does_not_go_on_on_a_cpu(tmp_path: Path):
+    """It drew on the GPU; nothing is changed by the try, and the network can still be read."""
     recipe, digits = small_recipe("digits-1fc-w"), data.load("digits")
     trainer = runs.build_trainer(recipe, digits, 0, CPU, "reference")
     checkpoints.save(tmp_path, trainer)
     found = checkpoints.load(tmp_path, warn=pytest.fail)
     assert found is not None
     tensors, facts = found
-    tensors["random.shuffle"] = torch.zeros(16, dtype=torch.uint8)  # as long as CUDA's
+    for name in ("noise", "shuffle", "augment"):
+        tensors[f"random.{name}"] = torch.zeros(16, dtype=torch.uint8)  # as long as CUDA's
     other = runs.build_trainer(recipe, digits, 1, CPU, "reference")
     before = [parameter.clone() for parameter in other.network.parameters()]
-    with pytest.raises(BinepError, match="bit for bit on cpu: allowed is --device cuda"):
+    with pytest.raises(
+        BinepError, match=r"0\.1 draws .* on a GPU.* on cpu: allowed is --device cuda"
+    ):
         checkpoints.restore(other, tensors, facts)
     for mine, theirs in zip(other.network.parameters(), before, strict=True):
+        assert torch.equal(mine, theirs)
+    checkpoints.restore_network(other.network, tensors)
+    for mine, theirs in zip(other.network.parameters(), trainer.network.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_run_of_0_1_on_a_gpu_goes_on_with_its_own_generators(tmp_path: Path):
+    device = torch.device("cuda")
+    recipe, digits = small_recipe("digits-1fc-w"), data.load("digits").to(device)
+    old = runs.build_trainer(recipe, digits, 0, device, "reference")
+    for name in ("noise", "shuffle", "augment"):
+        old.streams[name] = torch.Generator(device).manual_seed(7)
+    old.epoch()
+    checkpoints.save(tmp_path, old)
+    found = checkpoints.load(tmp_path, warn=pytest.fail)
+    assert found is not None
+    resumed = runs.build_trainer(recipe, digits, 0, device, "reference")
+    checkpoints.restore(resumed, *found)
+    for trainer in (old, resumed):
+        trainer.epoch()
+    for mine, theirs in zip(resumed.network.parameters(), old.network.parameters(), strict=True):
         assert torch.equal(mine, theirs)

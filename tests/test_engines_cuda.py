@@ -929,7 +929,7 @@ def test_recipes_through_time_agree(name: str):
     x = torch.randint(256, (64, 28, 28), generator=generator, device=DEVICE, dtype=torch.uint8)
     labels = torch.randint(10, (64,), generator=generator, device=DEVICE)
     for engine in (ReferenceEngine, ThroughTimeEngine):
-        streams = random_streams(0, DEVICE)
+        streams = random_streams(0)
         net = recipe.build_network(streams["init"]).to(DEVICE)
         optimizers = recipe.build_optimizers(net, streams["noise"])
         subject = engine(net, recipe.build_learning(streams["sign"]), optimizers)
@@ -989,7 +989,7 @@ def recipe_pair(name: str, mini_batches: int, batch: int):
     )
     labels = torch.randint(10, (mini_batches, batch), generator=generator, device=DEVICE)
     for engine in (ReferenceEngine, CudaEngine):
-        streams = random_streams(0, DEVICE)
+        streams = random_streams(0)
         net = recipe.build_network(streams["init"]).to(DEVICE)
         optimizers = recipe.build_optimizers(net, streams["noise"])
         subject = engine(net, recipe.build_learning(streams["sign"]), optimizers)

@@ -113,7 +113,7 @@ def test_truncated_estimates_are_those_of_fewer_nudged_steps(overrides: list[str
 
 def first_batch(recipe: Recipe, seed: int) -> tuple[Network, torch.Tensor, torch.Tensor]:
     """The network that training begins with and its first images, in float64."""
-    streams, train = random_streams(seed, CPU), load_dataset("digits").train
+    streams, train = random_streams(seed), load_dataset("digits").train
     chosen = shuffled(len(train), streams["shuffle"])[:BATCH]
     network = recipe.build_network(streams["init"]).double()
     return network, train.images[chosen], train.labels[chosen]

@@ -123,7 +123,7 @@ def test_mnist_conv_wa_is_the_row_of_the_table():
 
 
 def test_networks_start_as_the_paper_says():
-    generator = random_streams(0, torch.device("cpu"))["init"]
+    generator = random_streams(0)["init"]
     net = recipes.load("digits-conv-wa").build_network(generator)
     assert not any(coupling.bias.any() for coupling in net.couplings)
     net = recipes.load("digits-1fc-w", ["network.scale=0.02"]).build_network(generator)
@@ -164,7 +164,7 @@ def test_biases_are_drawn_or_zero_and_moved_before_training():
 
 def test_the_seed_decides_the_network():
     def signs(seed: int):
-        generator = random_streams(seed, torch.device("cpu"))["init"]
+        generator = random_streams(seed)["init"]
         return recipes.load("digits-1fc-w").build_network(generator).couplings[0].signs
 
     assert torch.equal(signs(1), signs(1))

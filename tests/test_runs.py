@@ -392,6 +392,28 @@ def test_a_record_keeps_where_each_epoch_was_trained(straight, tmp_path):
     assert "before" not in straight.record
 
 
+@pytest.mark.parametrize(
+    ("name", "engine", "overrides", "torch_threads"),
+    [
+        ("digits-1fc-w", "delta", ["network.dense=[24]"], 1),  # so small that one thread is better
+        ("digits-1fc-w", "delta", ["network.dense=[600]"], 2),
+        ("digits-1fc-w", "reference", ["network.dense=[600]"], 2),
+        ("digits-1fc-wa", "packed", [], 1),  # all threads are the kernels'
+    ],
+)
+def test_a_record_says_how_many_threads_were_used(
+    name, engine, overrides, torch_threads, on_threads, tmp_path, monkeypatch
+):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    on_threads(2)
+    short = ["training.epochs=1", "training.batch_size=200", "learning.free_steps=1"]
+    recipe = recipes.load(name, [*short, *overrides])
+    record = runs.train(recipe, out=tmp_path, engine=engine, device="cpu").record
+    assert record["threads"] == torch_threads
+    kernels = {"delta": torch_threads, "packed": 2, "reference": None}
+    assert record.get("kernel_threads") == kernels[engine]
+
+
 def test_damaged_metrics_are_named(straight, tmp_path):
     folder = copy_of(straight, tmp_path / "run")
     whole = (folder / "metrics.jsonl").read_bytes()

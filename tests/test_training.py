@@ -6,6 +6,7 @@ import torch
 from binep import data
 from binep.core.metrics import Tally
 from binep.errors import BinepError
+from binep.training import recipe as recipes
 from binep.training import runs
 from binep.training.trainer import Trainer, random_streams, troubles
 from conftest import small_recipe
@@ -127,8 +128,60 @@ def test_validation_images_are_neither_trained_nor_tested_on_twice():
     assert torch.equal(subject.dataset.train.images, digits.train.images[:-100])
 
 
+@pytest.mark.parametrize(
+    ("name", "engine"),
+    [
+        ("digits-1fc-w", "reference"),
+        ("digits-1fc-w", "delta"),
+        ("digits-1fc-wa", "reference"),
+        ("digits-1fc-wa", "packed"),
+    ],
+)
+def test_a_seed_is_the_same_training_on_one_thread_and_on_two(name: str, engine: str, on_threads):
+    if engine != "reference":
+        pytest.importorskip("numba")
+    keys = [
+        "network.dense=[600]",  # as many weights as make torch share a sum among threads
+        *("network.learn_scale=true", "optimizer.lr_scale=1e-3"),
+        *("training.batch_size=200", "learning.free_steps=8", "learning.nudged_steps=3"),
+    ]
+    recipe = recipes.load(name, keys)
+    ends = []
+    for threads in (1, 2):
+        on_threads(threads)
+        subject = runs.build_trainer(recipe, data.load("digits"), 3, CPU, engine)
+        line = subject.epoch()
+        assert line is not None
+        ends.append({k: v for k, v in line.items() if not k.endswith("seconds")})
+        momenta = [state["momentum"] for state in subject.optimizers.bop.state.values()]
+        ends.append([p.detach() for p in subject.network.parameters()] + momenta)
+    assert ends[0] == ends[2]
+    for one, two in zip(ends[1], ends[3], strict=True):
+        assert torch.equal(one, two)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_draws_what_a_cpu_draws():
+    keys = ["data.crop=1", "data.flip=true", "optimizer.momentum_noise=2.0"]
+    seen = []
+    for device in (CPU, torch.device("cuda")):
+        recipe = small_recipe("digits-1fc-w", *keys)
+        digits = data.load("digits").to(device)
+        subject = runs.build_trainer(recipe, digits, 0, device, "reference")
+        engine, subject.engine = subject.engine, Recorder()
+        subject.epoch()
+        images = torch.cat(subject.engine.seen)
+        engine.train(images[:10], digits.train.labels[:10])
+        (momentum, *_) = (state["momentum"] for state in subject.optimizers.bop.state.values())
+        signs = subject.network.couplings[0].signs.detach()
+        seen.append([part.cpu() for part in (images, signs, momentum)])
+    assert torch.equal(seen[0][0], seen[1][0]) and torch.equal(seen[0][1], seen[1][1])
+    # The first gradient is in it, too, which real activations round as each device likes.
+    torch.testing.assert_close(seen[0][2], seen[1][2])
+
+
 def test_streams_are_independent_and_seeded():
-    first, again, other = (random_streams(seed, CPU) for seed in (0, 0, 1))
+    first, again, other = (random_streams(seed) for seed in (0, 0, 1))
     draws = {name: torch.rand(4, generator=stream) for name, stream in first.items()}
     assert len({tuple(draw.tolist()) for draw in draws.values()}) == len(draws) == 5
     for name in draws:

@@ -1,8 +1,11 @@
 import math
 
+import pytest
 import torch
 
 from binep.core.weights import BinaryWeight, RealWeight, default_draw, sign
+from binep.training import recipe as recipes
+from binep.training.trainer import random_streams
 
 
 def test_sign_is_never_zero():
@@ -37,6 +40,32 @@ def test_conv_scale_is_one_a_channel_and_is_not_rounded():
     assert not torch.equal(weight.scale, (weight.scale * 1e4).round() / 1e4)
     for channel in range(3):
         assert torch.equal(weight.full[channel], weight.scale[channel] * weight.signs[channel])
+
+
+def shapes_of_all_recipes() -> list[tuple[int, ...]]:
+    with torch.device("meta"):  # only shapes are asked for
+        networks = [recipes.load(name).build_network() for name in recipes.names()]
+    couplings = [coupling for network in networks for coupling in network.couplings]
+    shapes = {tuple(coupling.signs.shape) for coupling in couplings if coupling.binary}
+    # 10 million draws a shape are enough to wait for.
+    return sorted(shape for shape in shapes if math.prod(shape) <= 10_000_000)
+
+
+@pytest.mark.parametrize("shape", shapes_of_all_recipes(), ids=str)
+def test_initial_scales_do_not_depend_on_the_number_of_threads(shape, on_threads):
+    draw = default_draw(shape, math.prod(shape[1:]), random_streams(1)["init"])
+    scales = []
+    for threads in (1, 2, 3):
+        on_threads(threads)
+        scales.append(BinaryWeight(draw, channelwise=len(shape) > 2).scale.detach())
+    assert torch.equal(scales[0], scales[1]) and torch.equal(scales[0], scales[2])
+
+
+def test_an_initial_scale_is_rounded_once():
+    for seed in range(6):
+        draw = default_draw((1024, 256), 256, torch.Generator().manual_seed(seed))
+        exact = math.fsum(draw.abs().flatten().tolist()) / draw.numel()
+        assert BinaryWeight(draw, channelwise=False).scale == torch.tensor(exact)
 
 
 def test_only_a_learnt_scale_asks_for_training():

@@ -23,6 +23,7 @@ from binep.errors import BinepError
 
 Shape = tuple[int, ...]
 PIXEL_LEVELS = 255
+NARROW = 64  # neurons of a layer
 
 
 def levels(values: Tensor) -> int:
@@ -33,6 +34,19 @@ def levels(values: Tensor) -> int:
 def sample_shape(shape: Sequence[int]) -> Shape:
     """A layer's shape, (features,) or (channels, height, width), given with or without batch."""
     return tuple(shape) if len(shape) in (1, 3) else tuple(shape[1:])
+
+
+def correlated(below: Tensor, above: Tensor, out: Tensor | None = None) -> Tensor:
+    """`above^T below` of real numbers, (batch, n) and (batch, m): summed over the batch, (n, m).
+
+    Where a layer is narrow, the order in which a CPU sums float32 depends on how many threads do
+    it; so that product is summed in float64 and rounded once.
+    """
+    narrow = min(above.shape[1], below.shape[1]) < NARROW
+    if not narrow or above.is_cuda or above.dtype != torch.float32:
+        return torch.mm(above.T, below, out=out)
+    total = torch.mm(above.T.double(), below.double())
+    return total.to(above.dtype) if out is None else out.copy_(total)
 
 
 class Coupling(nn.Module, ABC):
@@ -119,7 +133,8 @@ class Coupling(nn.Module, ABC):
 
     def correlate_bias(self, above: Tensor) -> Tensor:
         """`d<up(below), above>/db`: `above` summed over batch and positions, (out,)."""
-        return self._numbers(above).transpose(0, 1).flatten(1).sum(1)
+        numbers = self._numbers(above).transpose(0, 1).flatten(1)
+        return numbers.sum(1, dtype=torch.float64).to(numbers.dtype)
 
     def up(self, below: Tensor) -> tuple[Tensor, Tensor | None]:
         """The drive of `below` on the layer above, bias included, and the pool's switches.
@@ -196,7 +211,10 @@ class Dense(Coupling):
         return (self.synapses.gain * sums).reshape(len(above), *sample_shape(below_shape))
 
     def correlate(self, below: Tensor, above: Tensor, switches: Tensor | None = None) -> Tensor:
-        return self._numbers(above).T @ self._numbers(below).flatten(1)
+        below = self._numbers(below).flatten(1)
+        if above.is_floating_point():
+            return correlated(below, above)
+        return self._numbers(above).T @ below
 
     def _per_output(self, values: Tensor) -> Tensor:
         return values

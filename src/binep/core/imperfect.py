@@ -231,8 +231,8 @@ class ImperfectBop(Bop):
         """Round to one of the values that the bits have, up or down at random, without bias."""
         levels = 2 ** (int(self.imperfections.momentum_bits or 0) - 1) - 1
         unit = MOMENTUM_RANGE * threshold / levels
-        where = momentum.device if self.generator is None else self.generator.device
-        draw = torch.rand(momentum.shape, generator=self.generator, device=where)
+        place = "cpu" if self.generator is None else self.generator.device
+        draw = torch.rand(momentum.shape, generator=self.generator, device=place)
         whole = (momentum / unit + draw.to(momentum.device)).floor_().clamp_(-levels, levels)
         momentum.copy_(whole * unit)
 

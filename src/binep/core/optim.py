@@ -123,8 +123,11 @@ class Bop(_WithoutCompiler):
     def _initial_momentum(self, p: Tensor, group: dict[str, Any]) -> Tensor:
         if group["noise"] == 0:
             return torch.zeros_like(p)
-        noise = torch.empty_like(p, memory_format=torch.contiguous_format)
-        return noise.normal_(0, group["noise"] * group["gamma"], generator=self.generator)
+        # Drawn where the generator is, on the CPU by default: there every machine draws the same.
+        place = "cpu" if self.generator is None else self.generator.device
+        noise = torch.empty(p.shape, dtype=p.dtype, device=place)
+        noise.normal_(0, group["noise"] * group["gamma"], generator=self.generator)
+        return noise.to(p.device)
 
 
 def _decayed(momentum: Tensor, decay: float, gamma: float) -> float:

@@ -50,7 +50,10 @@ class BinaryWeight(nn.Module):
             signs, scale = draw, draw.new_empty(len(draw) if channelwise else ())
         else:
             signs = sign(draw)
-            scale = draw.abs().flatten(1).mean(1) if channelwise else draw.abs().mean()
+            # In float64, row by row: one rounding at the end, however many threads add up.
+            rows = draw.abs().flatten(1).sum(1, dtype=torch.float64)
+            count = draw[0].numel() if channelwise else draw.numel()
+            scale = ((rows if channelwise else rows.sum()) / count).to(draw.dtype)
         self.signs = nn.Parameter(signs)
         self.scale = nn.Parameter(scale, requires_grad=learn_scale)
         self.rule = CONV_SCALE_RULE if channelwise else DENSE_SCALE_RULE
@@ -100,7 +103,9 @@ class BinaryWeight(nn.Module):
     def _contract(self, gradient: Tensor) -> Tensor:
         """`<signs, gradient>` in float64, over the whole weight or channel by channel."""
         product = self.signs.detach() * gradient
-        return product.flatten(self.scale.dim()).sum(-1, dtype=torch.float64)
+        # Row by row first: one sum over everything would depend on the number of threads.
+        rows = product.flatten(1).sum(1, dtype=torch.float64)
+        return rows if self.scale.dim() else rows.sum()
 
 
 class RealWeight(nn.Module):

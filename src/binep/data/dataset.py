@@ -114,27 +114,33 @@ class Augmentation:
         count, channels, height, width = images.shape
         here = images.device
         parts = [self._draw(len(part), generator) for part in images.split(size or count)]
-        flipped, down, right = (torch.cat(each).to(here) for each in zip(*parts, strict=True))
+        flipped, down, right = _moved(torch.cat(parts, 1), here)
         # A coordinate outside the image reads the nearest edge: that is the padding.
         row = (torch.arange(height, device=here) + down).clamp(0, height - 1)
         column = (torch.arange(width, device=here) + right).clamp(0, width - 1)
-        column = torch.where(flipped, width - 1 - column, column)
+        column = torch.where(flipped > 0, width - 1 - column, column)
         image = torch.arange(count, device=here).view(-1, 1, 1, 1)
         channel = torch.arange(channels, device=here).view(-1, 1, 1)
         return images[image, channel, row[:, None, :, None], column[:, None, None, :]]
 
-    def _draw(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """Which of so many images are flipped, and how far each moves down and to the right."""
+    def _draw(self, count: int, generator: torch.Generator) -> Tensor:
+        """Of n images: whether each is flipped, how far it moves down, and right; (3, n, 1)."""
         place = generator.device
-        flipped = torch.zeros(count, 1, dtype=torch.bool, device=place)
-        shift = torch.zeros(2, count, 1, dtype=torch.int64, device=place)
+        drawn = torch.zeros(3, count, 1, dtype=torch.int64, device=place)
         if self.flip:
-            flipped = torch.rand(count, 1, generator=generator, device=place) < 0.5
+            drawn[0] = torch.rand(count, 1, generator=generator, device=place) < 0.5
         if self.crop:
             span = 2 * self.crop + 1
-            shift = torch.randint(span, (2, count, 1), generator=generator, device=place)
-            shift = shift - self.crop
-        return flipped, shift[0], shift[1]
+            drawn[1:] = torch.randint(span, (2, count, 1), generator=generator, device=place)
+            drawn[1:] -= self.crop
+        return drawn
+
+
+def _moved(drawn: Tensor, device: torch.device) -> Tensor:
+    """The same tensor on a device; a GPU goes on working while it is copied."""
+    if device.type == "cuda" and drawn.device.type == "cpu":
+        drawn = drawn.pin_memory()
+    return drawn.to(device, non_blocking=True)
 
 
 def shuffled(count: int, generator: torch.Generator) -> Tensor:

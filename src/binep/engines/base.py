@@ -65,6 +65,14 @@ class BringsThreads(Protocol):
     own_threads: bool
 
 
+@runtime_checkable
+class RunsKernels(Protocol):
+    """An engine whose kernels have threads of their own: how many."""
+
+    @property
+    def kernel_threads(self) -> int: ...
+
+
 Limits = Callable[[Network, Learning], Iterable[str]]
 
 

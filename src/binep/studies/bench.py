@@ -203,7 +203,7 @@ def _measure(
 ) -> Row:
     dataset, images = _dataset(recipe, device, data_dir)
     say(f"{recipe.name}: {images}, trained for {train} mini-batches")
-    streams = random_streams(0, device)
+    streams = random_streams(0)
     source = mini_batches(recipe, dataset, streams)
     fast = _Subject.build(recipe, engine_name, device, say)
     for x, labels in islice(source, train):
@@ -262,7 +262,7 @@ class _Subject:
 
     @classmethod
     def build(cls, recipe: Recipe, engine: str, device: torch.device, say: Say) -> "_Subject":
-        streams = random_streams(0, device)
+        streams = random_streams(0)
         network: Network = recipe.build_network(streams["init"]).to(device)
         optimizers = recipe.build_optimizers(network, streams["noise"])
         learning = recipe.build_learning(streams["sign"])
@@ -307,7 +307,8 @@ def mini_batches(recipe: Recipe, dataset: Dataset, streams: Streams) -> MiniBatc
             f"{len(dataset.train)} training images"
         )
     while True:
-        for chosen in shuffled(len(dataset.train), streams["shuffle"]).split(size):
+        order = shuffled(len(dataset.train), streams["shuffle"]).to(dataset.train.labels.device)
+        for chosen in order.split(size):
             if len(chosen) == size:
                 images = recipe.augmentation(dataset.train.images[chosen], streams["augment"])
                 yield dataset.inputs(images), dataset.train.labels[chosen]
@@ -571,7 +572,7 @@ def sweep(
             for value in values:
                 recipe = _resized(name, SWEEP_BASE | {size: value})
                 dataset, images = _dataset(recipe, place, data_dir)
-                streams = random_streams(0, place)
+                streams = random_streams(0)
                 source = mini_batches(recipe, dataset, streams)
                 subject = _Subject.build(recipe, engine, place, say)
                 for x, labels in islice(source, train):

@@ -34,7 +34,7 @@ SIDE_BY_SIDE = 6  # trainings on a GPU
 # What a trial takes over of a run's record, see `runs.whereabouts`.
 WHERE = (
     *("binep", "commit", "python", "torch", "numpy", "platform", "device", "device_name"),
-    *("threads", "engine", "precision"),
+    *("threads", "kernel_threads", "engine", "precision"),
 )
 
 Say = Callable[[str], None]
@@ -194,7 +194,7 @@ def _take_over(run: Run, variants: Sequence[Variant], epochs: int) -> None:
             f"{run.folder} is of none of the variants: allowed are runs of them, trained with "
             f"data.validation={variants[0].recipe.data.validation}"
         )
-    where = {key: run.record.get(key) for key in WHERE}
+    where = {key: run.record[key] for key in WHERE if key in run.record}
     variant.add(_trial(run.record["seed"], run.metrics[:epochs], where))
 
 
@@ -242,7 +242,8 @@ def _train(
             if line is None:
                 raise KeyboardInterrupt
             lines.append(line)
-    return _trial(seed, lines, runs.whereabouts(place, trainer.engine))
+        where = runs.whereabouts(place, trainer.engine)
+    return _trial(seed, lines, where)
 
 
 def _trial(seed: int, lines: list[dict[str, Any]], where: dict[str, Any]) -> dict[str, Any]:

@@ -156,7 +156,7 @@ def gradcheck(
     strengths = list(dict.fromkeys(abs(beta) for beta in betas or [recipe.learning.beta]))
     _check(recipe, batch, steps, strengths)
     place = select_device(device)
-    streams = random_streams(seed, place)
+    streams = random_streams(seed)
     dataset = load_dataset(recipe.data.name, data_dir=data_dir, offline=offline).to(place)
     train = recipe.hold_out(dataset).train
     chosen = shuffled(len(train), streams["shuffle"])[:batch]
@@ -297,7 +297,7 @@ def _probes(final: Gradients, generator: torch.Generator) -> list[Probe]:
         _, coupling, *_, last = name.split(".")
         if SYMBOLS[last] != "W":
             continue
-        direction = gradient / gradient.norm().clamp(min=1e-30)
+        direction = gradient.double() / gradient.double().norm().clamp(min=1e-30)
         found.append(
             (int(coupling), "projection", name, lambda g, d=direction: float((g * d).sum()))
         )

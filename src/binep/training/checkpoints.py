@@ -69,14 +69,7 @@ def load(folder: Path, warn: Callable[[str], None]) -> tuple[Tensors, Facts] | N
 
 def restore(trainer: Trainer, tensors: Tensors, facts: Facts) -> None:
     """Put a trainer, freshly built from the same recipe, where the checkpoint left it."""
-    for name, stream in trainer.streams.items():
-        if tensors[f"random.{name}"].shape != stream.get_state().shape:
-            here = stream.device.type
-            there = "cpu" if here == "cuda" else "cuda"
-            raise BinepError(
-                f"this run draws its random numbers on {there}, and cannot go on bit for bit on "
-                f"{here}: allowed is --device {there}"
-            )
+    _restore_streams(trainer, tensors)
     restore_network(trainer.network, tensors)
     for optimizer in trainer.optimizers:
         for group in optimizer.param_groups:
@@ -90,16 +83,41 @@ def restore(trainer: Trainer, tensors: Tensors, facts: Facts) -> None:
             if isinstance(optimizer, PositiveSGD) and n in facts["clamped"]:
                 count = torch.tensor(facts["clamped"][n], device=parameter.device)
                 optimizer.state[parameter]["clamped"] = count
-    for name, stream in trainer.streams.items():
-        stream.set_state(tensors[f"random.{name}"])
     order = tensors.get("order")
     trainer.progress = Progress(
         epoch=facts["epoch"],
         position=facts["position"],
-        order=None if order is None else order.long().to(trainer.streams["shuffle"].device),
+        order=None if order is None else order.long().to(trainer.dataset.train.labels.device),
         tally=Tally(**facts["tally"]),
         seconds=facts["seconds"],
     )
+
+
+def _restore_streams(trainer: Trainer, tensors: Tensors) -> None:
+    """Let the random streams go on where they were.
+
+    Version 0.1 drew shuffling, noise and augmentation on the GPU that trained. Such a run keeps
+    generators of CUDA, and needs a GPU to go on.
+    """
+    device = trainer.dataset.train.labels.device
+    states = {name: tensors[f"random.{name}"] for name in trainer.streams}
+    foreign = [
+        name
+        for name, stream in trainer.streams.items()
+        if states[name].shape != stream.get_state().shape
+    ]
+    if foreign and device.type != "cuda":
+        raise BinepError(
+            f"this run of binep 0.1 draws its random numbers ({', '.join(foreign)}) on a GPU, and "
+            f"cannot go on bit for bit on {device.type}: allowed is --device cuda"
+        )
+    for name in foreign:
+        trainer.streams[name] = torch.Generator(device)
+    bop = trainer.optimizers.bop
+    if "noise" in foreign and bop is not None:
+        bop.generator = trainer.streams["noise"]
+    for name, stream in trainer.streams.items():
+        stream.set_state(states[name])
 
 
 @torch.no_grad()

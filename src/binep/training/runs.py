@@ -31,7 +31,7 @@ from binep.core.metrics import Tally
 from binep.core.network import Network
 from binep.data import Dataset, Folder
 from binep.data import load as load_dataset
-from binep.engines.base import BringsThreads, Engine
+from binep.engines.base import BringsThreads, Engine, RunsKernels
 from binep.engines.select import select_device, select_engine
 from binep.errors import BinepError
 from binep.files import append_line, claimed, make_folder, remove_leftovers, write_whole
@@ -261,7 +261,7 @@ def build_trainer(
 
     `say` is told if the engine that would be fastest cannot be had.
     """
-    streams = random_streams(seed, device)
+    streams = random_streams(seed)
     network: Network = recipe.build_network(streams["init"]).to(device)
     optimizers = recipe.build_optimizers(network, streams["noise"])
     learning = recipe.build_learning(streams["sign"])
@@ -469,7 +469,7 @@ def _begin_record(
         return earlier
     here = whereabouts(device, trainer.engine)
     there = {key: earlier[key] for key in here if key in earlier}
-    moved = bool(there) and there != here
+    moved = any(there[key] != here[key] for key in there)
     before = [*earlier.get("before", []), *([{"epochs": epochs, **there}] if moved else [])]
     now = datetime.now(UTC).isoformat(timespec="seconds")
     record = {
@@ -490,8 +490,14 @@ def _begin_record(
 
 
 def whereabouts(device: torch.device, engine: Engine) -> dict[str, Any]:
-    """Where epochs are trained, and by what."""
-    return {**environment(device), "engine": engine.name, "precision": engine.precision}
+    """Where epochs are trained, and by what, as it is now: `threads` are torch's."""
+    kernels = isinstance(engine, RunsKernels)
+    return {
+        **environment(device),
+        **({"kernel_threads": engine.kernel_threads} if kernels else {}),
+        "engine": engine.name,
+        "precision": engine.precision,
+    }
 
 
 def environment(device: torch.device) -> dict[str, Any]:

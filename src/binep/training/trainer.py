@@ -25,19 +25,17 @@ TEST_BATCH = 500
 RESTLESS = 0.035
 
 # What is random in a run, each with a generator of its own so that none disturbs another.
-CPU_STREAMS = ("init", "sign")
-DEVICE_STREAMS = ("noise", "shuffle", "augment")
+STREAMS = ("init", "sign", "noise", "shuffle", "augment")
 
 Streams = dict[str, torch.Generator]
 
 
-def random_streams(seed: int, device: torch.device) -> Streams:
-    """The generators of a run, all determined by its seed."""
-    places = dict.fromkeys(CPU_STREAMS, torch.device("cpu")) | dict.fromkeys(DEVICE_STREAMS, device)
-    return {
-        name: torch.Generator(place).manual_seed(_stream_seed(seed, name))
-        for name, place in places.items()
-    }
+def random_streams(seed: int) -> Streams:
+    """The generators of a run, all determined by its seed.
+
+    They draw on the CPU, whatever device trains: a seed is the same run everywhere.
+    """
+    return {name: torch.Generator().manual_seed(_stream_seed(seed, name)) for name in STREAMS}
 
 
 def _stream_seed(seed: int, name: str) -> int:
@@ -112,7 +110,8 @@ class Trainer:
         if self.set_rates is not None:
             self.set_rates(self.optimizers, progress.epoch)
         if progress.order is None:
-            progress.order = shuffled(len(train), self.streams["shuffle"])
+            order = shuffled(len(train), self.streams["shuffle"])
+            progress.order = order.to(train.labels.device)
         self._clock = time.perf_counter()
         while progress.position < self.samples:
             chosen = progress.order[progress.position : self.samples][: self._samples_at_once()]

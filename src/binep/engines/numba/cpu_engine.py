@@ -11,6 +11,7 @@ from binep.core.metrics import Tally
 from binep.core.network import Network
 from binep.core.optim import Bop, Optimizers
 from binep.engines.activity import Activity
+from binep.engines.numba.jit import kernel_threads
 from binep.errors import BinepError
 
 
@@ -65,6 +66,11 @@ class InPlaceEngine:
         """What was counted over the mini-batches trained on since the last call."""
         tally, self._tally = self._tally, Tally()
         return tally
+
+    @property
+    def kernel_threads(self) -> int:
+        """How many threads the kernels run on."""
+        return kernel_threads()
 
     def sync(self) -> None:
         """The network and the optimizers are the state: there is nothing to bring back."""

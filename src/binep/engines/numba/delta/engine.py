@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from binep.core import metrics
-from binep.core.couplings import Coupling, Dense, levels
+from binep.core.couplings import Coupling, Dense, correlated, levels
 from binep.core.dynamics import Prototypical
 from binep.core.gradients import Learning
 from binep.core.metrics import Tally
@@ -198,7 +198,7 @@ class DeltaEngine(InPlaceEngine):
             return coupling.correlate(below, above, switches).contiguous()
         if n not in self._contrasts:
             self._contrasts[n] = torch.empty_like(coupling.signs)
-        return torch.mm(above.T, below.flatten(1).float(), out=self._contrasts[n])
+        return correlated(below.flatten(1).float(), above, out=self._contrasts[n])
 
     def _bop(self, n: int, coupling: Coupling, contrast: Tensor, factor: float) -> int:
         """One step of Bop on coupling n; returns its flips."""
