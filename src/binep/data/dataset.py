@@ -10,7 +10,11 @@ from binep.errors import BinepError
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Images, uint8 (count, channels, height, width), and their labels, int64 (count,)."""
+    """Samples and their labels, int64 (count,).
+
+    Samples are images, (count, channels, height, width), or vectors, (count, features): uint8 for
+    pixels, float32 for numbers as they are.
+    """
 
     images: Tensor
     labels: Tensor
@@ -37,12 +41,12 @@ class Dataset:
     classes: int = 10
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    class_names: tuple[str, ...] | None = None
 
     @property
-    def image_shape(self) -> tuple[int, int, int]:
-        """(channels, height, width) of one image."""
-        channels, height, width = self.train.images.shape[1:]
-        return channels, height, width
+    def image_shape(self) -> tuple[int, ...]:
+        """(channels, height, width) of one image, or (features,) of one vector."""
+        return tuple(self.train.images.shape[1:])
 
     def holdout(self, count: int) -> "Dataset":
         """Validate on the last `count` training images; the real test images stay out of it."""
@@ -57,16 +61,18 @@ class Dataset:
         return replace(self, train=train, test=test)
 
     def inputs(self, images: Tensor) -> Tensor:
-        """What a network receives for `images` (count, channels, height, width) in 0..255.
+        """What a network receives for `images` (count, *image_shape).
 
-        Without normalisation the pixels as they are (a network itself reads uint8 as pixel/255);
-        otherwise float32 (pixel/255 - mean) / std, channel by channel.
+        Without normalisation what they are (a network itself reads uint8 as pixel/255); otherwise
+        float32 (value - mean) / std, channel by channel or feature by feature.
         """
         if self.mean is None or self.std is None:
             return images
-        mean = torch.tensor(self.mean, device=images.device).view(-1, 1, 1)
-        std = torch.tensor(self.std, device=images.device).view(-1, 1, 1)
-        return (images.float() / 255 - mean) / std
+        shape = (-1, *[1] * (images.dim() - 2))
+        mean = torch.tensor(self.mean, device=images.device).view(shape)
+        std = torch.tensor(self.std, device=images.device).view(shape)
+        values = images.float() / 255 if images.dtype == torch.uint8 else images
+        return (values - mean) / std
 
     def to(self, device: str | torch.device) -> "Dataset":
         """The same data set with its tensors on `device`."""
