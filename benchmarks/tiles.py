@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 
 from binep.core.couplings import ConvPool
-from binep.engines.cuda.couplings import Tile, channels_last, convolve, fitting_tile
+from binep.engines.cuda.convolution import Tile, channels_last, convolve, fitting_tile
 from binep.engines.cuda.relaxers.base import record
 from binep.training import recipe as recipes
 

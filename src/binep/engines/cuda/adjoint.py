@@ -30,7 +30,7 @@ from torch import Tensor
 from binep.core.couplings import levels
 from binep.core.gradients import BackpropThroughTime
 from binep.core.network import Network
-from binep.engines.cuda.convolving import largest_in_pool, pool_corner
+from binep.engines.cuda.convolution import Pooling, largest_in_pool, pool_corner
 from binep.engines.cuda.couplings import FastConv, FastDense, flat, launch
 from binep.engines.cuda.relaxers.base import all_dense, in_order, largest_change
 from binep.engines.torch.engine import tensor_cores
@@ -72,7 +72,7 @@ def move_kernel(
         drive = tl.load(up + index % period, mask=there, other=0.0)
     elif HAS_UP:
         if POOL > 1:
-            corner = up + pool_corner(index, channels, rows, columns, height, width, POOL)
+            corner = up + pool_corner(index, Pooling(height, width, rows, columns, channels), POOL)
             if ADJOINT:
                 winner = tl.load(switches + index, mask=there, other=0).to(tl.int32)
                 offset = (winner // POOL * width + winner % POOL) * channels

@@ -12,9 +12,9 @@ from torch import Tensor
 from binep.core.dynamics import Prototypical
 from binep.core.network import Network
 from binep.core.neurons import HardSigmoid
-from binep.engines.cuda.couplings import FastDense, Tensors
 from binep.engines.cuda.deltas import product_kernel, send_kernel
-from binep.engines.cuda.packing import Layout, pack_together, padded
+from binep.engines.cuda.layout import Copies, FastDense, Tensors
+from binep.engines.cuda.packing import Layout, padded
 from binep.engines.cuda.relaxers.base import Phase, Relaxer, all_dense, power_of_two
 from binep.engines.fixed_point import sent_units
 
@@ -62,20 +62,16 @@ class Deltas(Relaxer):
         return "int8 differences, float32"
 
     @staticmethod
-    def dtypes(network: Network) -> tuple[torch.dtype, torch.dtype]:
-        return torch.float16, torch.int8
+    def copies(network: Network) -> Copies:
+        return Copies(inner=torch.int8, packed=True)
 
     def __post_init__(self) -> None:
         self.sizes = [shape[0] for shape in self.network.layer_shapes]
         *self.offsets, self.total = accumulate(map(padded, self.sizes), initial=0)
         self.units = sent_units(self.network)
         self.unit_values = torch.tensor(self.units, device=self.device)
-        # One kernel reads all couplings between layers that relax.
         inner = [fast for fast in self.couplings[1:] if isinstance(fast, FastDense)]
-        shapes = [(fast.coupling.above, fast.coupling.below) for fast in inner]
-        self.packed = pack_together(shapes, self.device)
-        for fast, packed in zip(inner, self.packed, strict=True):
-            fast.packed, fast.turned = packed, None
+        self.packed = [fast.packed for fast in inner if fast.packed is not None]
         self._make_tiles()
 
     @staticmethod

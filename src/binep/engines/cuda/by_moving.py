@@ -15,7 +15,8 @@ from binep.core.couplings import ConvPool, Dense
 from binep.core.dynamics import Prototypical
 from binep.core.network import Network
 from binep.core.neurons import HardSigmoid
-from binep.engines.cuda.couplings import FastConv, Tensors, Tile, flat
+from binep.engines.cuda.convolution import Tile
+from binep.engines.cuda.layout import FastConv, Tensors, flat
 from binep.engines.cuda.moving import compact_kernel, convolve_kernel, pool_and_top_kernel
 from binep.engines.cuda.packing import padded
 from binep.engines.cuda.relaxers.base import Phase, Relaxer, in_order, power_of_two
@@ -164,7 +165,7 @@ class Ways(NamedTuple):
     precision: Precision
     ups: Convolutions
     downs: Convolutions
-    weights: Tensor
+    weights: tuple[Tensor, Tensor]  # in its dtype: those that are read upwards, and downwards
 
 
 @dataclass
@@ -211,7 +212,7 @@ class Moving(Relaxer):
         map_sizes = (fast.coupling.above * prod(fast.map_shape) for fast in self.inner)
         *self.map_at, self.map_total = accumulate(map_sizes, initial=0)
         self.pool_channels = gcd(CHANNELS, *(fast.coupling.above for fast in self.inner))
-        self.weights = _joined(self.inner)
+        self.weights = self.inner[0].room[:2]
         # From the outputs down: the longest sums first, so that none is begun last.
         tasks = [self._tasks(n, fast) for n, fast in enumerate(self.inner, 1)][::-1]
         self.half = self._ways(tasks, HALF)
@@ -239,7 +240,7 @@ class Moving(Relaxer):
             Convolutions(
                 downs, kernel, precision.down, (precision.field_spread, spread), self.device
             ),
-            self.weights.to(precision.dtype),
+            tuple(weights.to(precision.dtype) for weights in self.weights),
         )
 
     def _tasks(self, n: int, fast: FastConv) -> tuple[Task, Task]:
@@ -248,7 +249,7 @@ class Moving(Relaxer):
         taps, map_at = coupling.kernel**2, self.map_at[n - 1]
         up = Task(
             read=self.offsets[n - 1],
-            weights=fast.turned.storage_offset(),
+            weights=fast.room.at,
             target=map_at,
             channel_at=self.channel_at[n - 1],
             channels=coupling.below,
@@ -263,7 +264,7 @@ class Moving(Relaxer):
         )
         down = Task(
             read=map_at,
-            weights=fast.kernel.storage_offset(),
+            weights=fast.room.at,
             target=self.offsets[n - 1],
             channel_at=self.channel_at[n - 1],
             channels=coupling.above,
@@ -303,7 +304,8 @@ class Moving(Relaxer):
         )
         if ways is self.half:
             return self._run(ways, first, start, delta, steps)
-        ways.weights.copy_(self.weights)
+        for copy, weights in zip(ways.weights, self.weights, strict=True):
+            copy.copy_(weights)
         nearly = self._run(ways, first, start, delta, steps - LAST)
         rest = self._run(self.half, first, nearly.carried, None, LAST)
         rest.ran += nearly.ran
@@ -376,7 +378,6 @@ class Moving(Relaxer):
         }
         convolving = {
             "HOLD": held is not None,
-            "weights": weights,
             "delta": new_delta,
             "parts": torch.empty(max(ups.room(batch), downs.room(batch)), device=self.device),
             "arrived": torch.zeros(max(ups.programs(batch), downs.programs(batch)), **integer),
@@ -385,7 +386,7 @@ class Moving(Relaxer):
         sent, new_sent, before = now.sent, now.sent.clone(), now.state
         neurons |= {"sent": sent, "new_sent": new_sent, "changed": changed[0]}
         if delta is not None:
-            ups.launch(delta, now.maps, SEND=False, **convolving, **neurons)
+            ups.launch(delta, now.maps, weights=weights[1], SEND=False, **convolving, **neurons)
         for t in range(steps):
             if t + 1 == steps:
                 before = now.state.clone()
@@ -399,8 +400,10 @@ class Moving(Relaxer):
                 **outputs,
                 **neurons,
             )
-            downs.launch(field_delta, now.down, SEND=True, **convolving, **neurons)
-            ups.launch(new_delta, now.maps, SEND=False, **convolving, **neurons)
+            downs.launch(
+                field_delta, now.down, weights=weights[0], SEND=True, **convolving, **neurons
+            )
+            ups.launch(new_delta, now.maps, weights=weights[1], SEND=False, **convolving, **neurons)
             if t % EVERY == EVERY - 1 and held is None:
                 compact_kernel[(1,)](
                     order, count, changed[t], ran, t, BATCH=power_of_two(batch), num_warps=1
@@ -475,13 +478,3 @@ def _image(values: Tensor, shape: Sequence[int]) -> Tensor:
 def _splits(terms: int, most: int) -> dict[str, int]:
     """Into how many parts sums of so many terms are split."""
     return {"split": -(-terms // most), "split_few": -(-terms // TERMS_FEW)}
-
-
-def _joined(inner: list[FastConv]) -> Tensor:
-    """All kernels, in both directions, moved into one array that one launch can read."""
-    sizes = [fast.kernel.numel() for fast in inner for _ in range(2)]
-    joined = inner[0].kernel.new_empty(sum(sizes))
-    parts = joined.split(sizes)
-    for fast, kernel, turned in zip(inner, parts[::2], parts[1::2], strict=True):
-        fast.kernel, fast.turned = kernel.view_as(fast.kernel), turned.view_as(fast.turned)
-    return joined

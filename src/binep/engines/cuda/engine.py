@@ -18,14 +18,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from binep.core.couplings import ConvPool, Coupling, Dense, Shape, levels
+from binep.core.couplings import ConvPool, levels
 from binep.core.dynamics import EnergyBased
 from binep.core.gradients import EquilibriumPropagation, Learning
 from binep.core.metrics import Tally
 from binep.core.network import READOUTS, Network
 from binep.core.neurons import HardSigmoid, Heaviside
 from binep.core.optim import Bop, Optimizers
-from binep.engines.cuda.couplings import DIGIT_BITS, FastConv, FastDense
+from binep.engines.cuda.layout import DIGIT_BITS, lay_out
 from binep.engines.cuda.learning import count_kernel, tally_kernel
 from binep.engines.cuda.relaxers.base import Phase, in_order, power_of_two, record
 from binep.engines.cuda.relaxing import choose_relaxer
@@ -70,13 +70,8 @@ class CudaEngine:
         self.device = network.couplings[0].synapses.kernel.device
         self.bits = network.neuron.binary
         relaxer = choose_relaxer(network, learning)
-        self.dtype, inner = relaxer.dtypes(network)
-        self.couplings = [
-            self._fast(coupling, shape, self.dtype if n == 0 else inner)
-            for n, (coupling, shape) in enumerate(
-                zip(network.couplings, network.shapes[:-1], strict=True)
-            )
-        ]
+        copies = relaxer.copies(network)
+        self.dtype, self.couplings = copies.first, lay_out(network, copies)
         self._check_exact()
         count = len(network.couplings)
         # One array, so that all numbers of a mini-batch travel in one copy.
@@ -99,14 +94,6 @@ class CudaEngine:
         self._versions: list[int] = []
         self._tested: dict[int, tuple[int, float]] = {}
         self._tally = Tally()
-
-    def _fast(
-        self, coupling: Coupling, below_shape: Shape, dtype: torch.dtype
-    ) -> FastDense | FastConv:
-        if isinstance(coupling, ConvPool):
-            return FastConv(coupling, below_shape, dtype, self.bits)
-        assert isinstance(coupling, Dense)
-        return FastDense(coupling, below_shape, dtype)
 
     def _check_exact(self) -> None:
         """With bits, no sum may reach the integers that float32 cannot hold."""

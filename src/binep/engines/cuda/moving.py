@@ -19,7 +19,13 @@ All layers of a sample lie side by side, (batch, total), images channels last; m
 import triton
 import triton.language as tl
 
-from binep.engines.cuda.convolving import largest_in_pool, next_block, taps_inside, window_of_any
+from binep.engines.cuda.convolution import (
+    Window,
+    largest_in_pool,
+    next_block,
+    taps_inside,
+    taps_of_any,
+)
 from binep.engines.cuda.kernels import moved, thin_product, thin_sums
 
 # Numbers in float8 have four significant bits, the last of which is this one in float32.
@@ -104,14 +110,13 @@ def convolve_kernel(
     line = quotient(position, columns)
     top, left = line - padding, position - line * columns - padding
     corner = sample * tl.multiple_of(read_stride, 16) + (top * width + left) * channels
-    down, right = taps_inside(real, top, left, height, width, ROWS, KERNEL)
+    window = Window(height, width, rows, columns, padding)
+    down, right = taps_inside(real, top, left, window, ROWS, KERNEL)
     k = tl.arange(0, DEPTH)
     images = read + source + corner[:, None] + k[None, :]
     factors = weights + kernel + n[:, None] * channels + k[None, :]
     first, last = begin // active, (tl.minimum(begin + ROWS, active * rows * columns) - 1) // active
-    line_from, line_to, column_from, column_to = window_of_any(
-        first, last, columns, padding, height, width, KERNEL
-    )
+    line_from, line_to, column_from, column_to = taps_of_any(first, last, window, KERNEL)
     deep, wide = channels // DEPTH, column_to - column_from
     blocks = (line_to - line_from) * wide * deep
     block = blocks * part // split

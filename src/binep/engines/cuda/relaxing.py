@@ -3,9 +3,9 @@
 from binep.core.gradients import EquilibriumPropagation
 from binep.core.network import Network
 from binep.engines.cuda.by_deltas import Deltas
-from binep.engines.cuda.by_events import ConvEvents
 from binep.engines.cuda.by_moving import Moving
 from binep.engines.cuda.relaxers.base import Relaxer
+from binep.engines.cuda.relaxers.conv_events import ConvEvents
 from binep.engines.cuda.sample_by_sample import Events, Thin
 from binep.engines.cuda.stepwise import Settling, Stepwise
 

@@ -13,7 +13,7 @@ from binep.core.couplings import Dense
 from binep.core.gradients import EquilibriumPropagation
 from binep.core.network import Network
 from binep.core.neurons import Heaviside
-from binep.engines.cuda.couplings import FastConv, FastDense, Tensors
+from binep.engines.cuda.layout import Copies, FastConv, FastDense, Tensors
 
 Nudge = tuple[Tensor, Tensor, Tensor]  # target, signed beta, the state a constant nudge pulls at
 
@@ -65,9 +65,9 @@ class Relaxer:
         return "float16"
 
     @staticmethod
-    def dtypes(network: Network) -> tuple[torch.dtype, torch.dtype]:
-        """Of the kernels that it multiplies by: the first coupling's, and the others'."""
-        return torch.float16, torch.float16
+    def copies(network: Network) -> Copies:
+        """Those of the kernels that it reads."""
+        return Copies()
 
     @staticmethod
     def fits(network: Network) -> bool:

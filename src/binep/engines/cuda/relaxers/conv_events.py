@@ -1,0 +1,373 @@
+# pyright: reportPossiblyUnboundVariable=false, reportGeneralTypeIssues=false
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportOperatorIssue=false, reportCallIssue=false, reportIndexIssue=false
+"""Relaxing convolutional networks of bits, step by step at the cost of what changes.
+
+Maps (sums before pooling), drives from above and the sums of dense couplings are kept. A bit of the
+layer below that flips changes the maps around it; a bit of the layer above that flips, or that wins
+at another place of its pool, changes the drives around both places. Who changed is listed sample by
+sample; the order is left to chance, since all sums are exact.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from binep.core.couplings import ConvPool
+from binep.core.network import Network
+from binep.engines.cuda.convolution import channels_last, largest_in_pool, pool_corner
+from binep.engines.cuda.layout import Copies, EventList, FastConv, FastDense, Tensors
+from binep.engines.cuda.relaxers.base import Nudge, Phase, largest_change
+from binep.engines.cuda.settling import add_tile
+from binep.engines.cuda.stepwise import BUSY_STEPS, Stepwise
+
+SILENT = tl.constexpr(15)  # stands for the place of a bit that is not sent
+TILE = 512  # neurons whose sums a program brings up to date
+GROUP = 4  # events whose rows a program has at hand: each thread adds up its own columns
+
+
+@dataclass
+class ConvCache(Tensors):
+    """What one convolution between bits keeps from step to step.
+
+    Attributes:
+        maps: int32, sums before pooling. drive: f64, on the layer below.
+        places: uint8, where in its pool each bit above is sent, or that it is not.
+    """
+
+    maps: Tensor
+    drive: Tensor
+    places: Tensor
+
+
+@dataclass
+class DenseCache(Tensors):
+    """The same of a dense coupling: int32 sums, (batch, above) and (batch, below)."""
+
+    up: Tensor
+    down: Tensor
+
+
+Cache = ConvCache | DenseCache
+
+
+@dataclass
+class ConvEvents(Stepwise):
+    """Convolutional networks of bits: after a few busy steps, only what changes causes work."""
+
+    @staticmethod
+    def fits(network: Network) -> bool:
+        convolutions = [c for c in network.couplings if isinstance(c, ConvPool)]
+        small = all(coupling.pool <= 3 for coupling in convolutions)
+        return network.neuron.binary and len(convolutions) > 1 and small
+
+    @staticmethod
+    def copies(network: Network) -> Copies:
+        return Copies(turned=True)
+
+    def free(self, first: Tensor, steps: int) -> Phase:
+        return self._start(first, steps, None)
+
+    def held_back(self, first: Tensor, steps: int, labels: Tensor) -> Phase:
+        return self._start(first, steps, self.handicap(labels))
+
+    def nudged(self, first: Tensor, free: Phase, labels: Tensor, direction: int) -> Phase:
+        caches = [each.clone() for each in free.carried]
+        nudge = (self.target(labels), self.beta * direction, free.state[-1])
+        steps, handicap = self.learning.nudged_steps, self.handicap(labels)
+        return self._go_on(first, free.state, free.activity, caches, steps, nudge, handicap)
+
+    def _start(self, first: Tensor, steps: int, handicap: Tensor | None) -> Phase:
+        state, activity = self.start(len(first))
+        busy = min(BUSY_STEPS, steps - 1)
+        for _ in range(busy):
+            state, activity = self.step(first, state, activity, handicap=handicap)
+        caches = [self._add_up(n, activity) for n in range(1, len(self.couplings))]
+        phase = self._go_on(first, state, activity, caches, steps - busy, None, handicap)
+        phase.ran += busy
+        return phase
+
+    def _add_up(self, n: int, activity: list[Tensor]) -> Cache:
+        """Sums of coupling n from scratch; drives are still 0, as if nothing had been sent yet."""
+        fast, below, above = self.couplings[n], activity[n - 1], activity[n]
+        if isinstance(fast, FastDense):
+            up, down = fast.up(below)[0], fast.down(above, None)
+            return DenseCache(up.to(torch.int32), down.to(torch.int32))
+        return ConvCache(
+            fast.maps(below).to(torch.int32),
+            torch.zeros_like(below, dtype=torch.float64),
+            torch.full_like(above, SILENT.value, dtype=torch.uint8),
+        )
+
+    def _go_on(
+        self,
+        first: Tensor,
+        state: list[Tensor],
+        activity: list[Tensor],
+        caches: list[Cache],
+        steps: int,
+        nudge: Nudge | None,
+        handicap: Tensor | None,
+    ) -> Phase:
+        """All layers move at once; then all sums follow the bits that flipped."""
+        before, flips, moves = state, *([EventList.of(s) for s in state] for _ in range(2))
+        nudges = [*[None] * len(caches), nudge]
+        pairs = list(zip(self.couplings[1:], caches, strict=True))
+        for _ in range(steps):
+            before, ups, downs = state, [first], []
+            for n, (fast, cache) in enumerate(pairs, 1):
+                if isinstance(fast, FastConv) and isinstance(cache, ConvCache):
+                    ups.append(_pool(fast, activity[n], cache, moves[n]))
+                    _drive(fast, cache, moves[n])
+                    downs.append(cache.drive)
+                elif isinstance(cache, DenseCache):
+                    ups.append(cache.up)
+                    downs.append(cache.down)
+            moved = [
+                self._advance(n, up, down, state[n], nudges[n], flips[n])
+                for n, (up, down) in enumerate(zip(ups, [*downs, handicap], strict=True))
+            ]
+            state, activity = [s for s, _ in moved], [a for _, a in moved]
+            for n, (fast, cache) in enumerate(pairs):
+                if isinstance(fast, FastConv) and isinstance(cache, ConvCache):
+                    _convolve(fast, cache, flips[n])
+                elif isinstance(fast, FastDense) and isinstance(cache, DenseCache):
+                    _multiply(fast, cache, flips[n], flips[n + 1])
+            flips, moves = ([each.turned() for each in lists] for lists in (flips, moves))
+        return Phase(state, activity, largest_change(state, before), self._ran(steps), caches)
+
+
+# --- sums that follow events: launches, then kernels
+
+
+def _pool(fast: FastConv, above: Tensor, cache: ConvCache, moves: EventList) -> Tensor:
+    """Pooled sums of the maps; lists the bits above that are sent elsewhere than before."""
+    pooled = channels_last(len(above), fast.above_shape, torch.float32, above.device)
+    fast.launch(
+        pool_events_kernel,
+        cache.maps,
+        above,
+        cache.places,
+        pooled,
+        moves,
+        len(above),
+        count=pooled.numel(),
+    )
+    return pooled
+
+
+def _drive(fast: FastConv, cache: ConvCache, moves: EventList) -> None:
+    """Bring the drive on the layer below up to date."""
+    below, height, width = fast.below_shape
+    down_events_kernel[(len(cache.drive) * height * width,)](
+        moves,
+        fast.turned,
+        fast.gain,
+        cache.drive,
+        moves.events.shape[1],
+        below,
+        fast.window,
+        fast.pooling,
+        POOL=fast.coupling.pool,
+        KERNEL=fast.coupling.kernel,
+        GROUP=GROUP,
+        BELOW=1 << (below - 1).bit_length(),
+        num_warps=_warps(below),
+    )
+
+
+def _convolve(fast: FastConv, cache: ConvCache, flips: EventList) -> None:
+    """Bring the maps up to date."""
+    (height, width), above = fast.map_shape, fast.coupling.above
+    up_events_kernel[(len(cache.maps) * height * width,)](
+        flips,
+        fast.kernel,
+        cache.maps,
+        flips.events.shape[1],
+        fast.coupling.below,
+        above,
+        fast.window,
+        KERNEL=fast.coupling.kernel,
+        GROUP=GROUP,
+        ABOVE=1 << (above - 1).bit_length(),
+        num_warps=_warps(above),
+    )
+
+
+def _multiply(fast: FastDense, cache: DenseCache, below: EventList, above: EventList) -> None:
+    """Bring the sums in both directions up to date."""
+    (batch, outputs), inputs = cache.up.shape, cache.down.shape[1]
+    tiles = -(-outputs // TILE) + -(-inputs // TILE)
+    dense_events_kernel[(batch, tiles)](
+        below,
+        above,
+        fast.turned,
+        fast.kernel,
+        cache.up,
+        cache.down,
+        inputs,
+        outputs,
+        GROUP=8,
+        TILE=TILE,
+    )
+
+
+def _warps(channels: int) -> int:
+    """So many that a thread has eight columns of a row, or a few more."""
+    return min(8, max(1, channels // 256))
+
+
+@triton.jit
+def pool_events_kernel(
+    maps,  # int32, (batch, height, width, channels)
+    above,  # bits of the layer above, (batch, rows, columns, channels)
+    places,  # uint8, like above, changed in place: where each bit is sent, or SILENT
+    pooled,  # f32, like above
+    moves,  # EventList: unit << 8 | old place << 4 | new place
+    batch,
+    count,
+    pooling,  # Pooling
+    POOL: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Max-pool, and list the bits above that are sent elsewhere than before."""
+    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = index < count
+    tl.store(moves.spent + index, 0, mask=index < batch)
+    units = pooling.channels * pooling.columns * pooling.rows
+    sample = index // units
+    corner = pool_corner(index, pooling, POOL)
+    best, winner = largest_in_pool(maps + corner, inside, pooling.width, pooling.channels, POOL)
+    tl.store(pooled + index, best.to(tl.float32), mask=inside)
+    sent = tl.load(above + index, mask=inside, other=0.0) > 0.0
+    new = tl.where(sent, winner, SILENT)
+    old = tl.load(places + index, mask=inside, other=SILENT).to(tl.int32)
+    changed = inside & (new != old)
+    tl.store(places + index, new.to(tl.uint8), mask=changed)
+    one = tl.full((BLOCK,), 1, tl.int32)
+    at = tl.atomic_add(moves.counts + sample, one, mask=changed, sem="relaxed")
+    event = ((index % units) << 8) | (old << 4) | new
+    tl.store(moves.events + sample * units + at, event, mask=changed)
+
+
+@triton.jit
+def down_events_kernel(
+    moves,  # EventList, from `pool_events_kernel`
+    weights,  # (KERNEL * KERNEL, channels, below), taps turned
+    scale,  # f32, (channels,)
+    drive,  # f64, (batch, height, width, below), changed in place
+    units,  # of the layer above
+    below,  # channels
+    window,  # Window
+    pooling,  # Pooling
+    POOL: tl.constexpr,
+    KERNEL: tl.constexpr,
+    GROUP: tl.constexpr,
+    BELOW: tl.constexpr,
+):
+    """The drive on one position of the layer below, after the layer above has changed."""
+    columns, channels = pooling.columns, pooling.channels
+    position = tl.program_id(0) % (window.height * window.width)
+    sample = tl.program_id(0) // (window.height * window.width)
+    y, x = position // window.width, position % window.width
+    number = tl.load(moves.counts + sample)
+    if number > 0:
+        j = tl.arange(0, BELOW)
+        total = tl.zeros((BELOW,), tl.float64)
+        for start in range(0, number, GROUP):
+            k = start + tl.arange(0, GROUP)
+            event = tl.load(moves.events + sample * units + k, mask=k < number, other=255)
+            unit = event >> 8
+            channel = unit % channels
+            # Where a window that starts at the pool's corner would have its tap.
+            down = y + window.padding - unit // (channels * columns) * POOL
+            right = x + window.padding - unit // channels % columns * POOL
+            factor = tl.load(scale + channel).to(tl.float64)
+            place = event & 15
+            for _ in tl.static_range(2):
+                dy, dx = down - place // POOL, right - place % POOL
+                hit = (place < SILENT) & (dy >= 0) & (dy < KERNEL) & (dx >= 0) & (dx < KERNEL)
+                tap = (KERNEL - 1 - dy) * KERNEL + KERNEL - 1 - dx
+                w = tl.load(
+                    weights + (tap * channels + channel)[:, None] * below + j[None, :],
+                    mask=hit[:, None] & (j < below)[None, :],
+                    other=0.0,
+                )
+                # A sign bit instead of a product: float64 is slow to convert to.
+                there = tl.where(hit, factor, 0.0)[:, None]
+                total += tl.sum(tl.where(w < 0.0, -there, there), 0)
+                # Then the same for the old place, taken away.
+                place = (event >> 4) & 15
+                factor = -factor
+        here = drive + tl.program_id(0) * below + j
+        tl.store(here, tl.load(here, mask=j < below, other=0.0) + total, mask=j < below)
+
+
+@triton.jit
+def up_events_kernel(
+    flips,  # EventList of the layer below; -1 - i where a bit fell to 0
+    weights,  # (KERNEL * KERNEL, channels, above)
+    maps,  # int32, (batch, rows, columns, above), changed in place
+    units,  # of the layer below
+    channels,
+    above,
+    window,  # Window
+    KERNEL: tl.constexpr,
+    GROUP: tl.constexpr,
+    ABOVE: tl.constexpr,
+):
+    """The sums at one position of the maps, after bits of the layer below have flipped."""
+    position = tl.program_id(0) % (window.rows * window.columns)
+    sample = tl.program_id(0) // (window.rows * window.columns)
+    number = tl.load(flips.counts + sample)
+    if number > 0:
+        j = tl.arange(0, ABOVE)
+        total = tl.zeros((ABOVE,), tl.int32)
+        for start in range(0, number, GROUP):
+            k = start + tl.arange(0, GROUP)
+            event = tl.load(flips.events + sample * units + k, mask=k < number, other=0)
+            sign = tl.where(event < 0, -1, 1)
+            unit = tl.where(event < 0, -1 - event, event)
+            dy = unit // (channels * window.width) - position // window.columns + window.padding
+            dx = unit // channels % window.width - position % window.columns + window.padding
+            hit = (k < number) & (dy >= 0) & (dy < KERNEL) & (dx >= 0) & (dx < KERNEL)
+            row = (dy * KERNEL + dx) * channels + unit % channels
+            w = tl.load(
+                weights + row[:, None] * above + j[None, :],
+                mask=hit[:, None] & (j < above)[None, :],
+                other=0.0,
+            )
+            total += tl.sum(w.to(tl.int32) * sign[:, None], 0)
+        here = maps + tl.program_id(0) * above + j
+        tl.store(here, tl.load(here, mask=j < above, other=0) + total, mask=j < above)
+
+
+@triton.jit
+def dense_events_kernel(
+    flips_below,  # EventList; -1 - i where a bit fell to 0
+    flips_above,
+    turned,  # (below, above)
+    kernel,  # (above, below)
+    up,  # int32, (batch, above), changed in place
+    down,  # int32, (batch, below), changed in place
+    below,
+    above,
+    GROUP: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """Sums of a dense coupling, in both directions, after bits on either side flipped."""
+    sample, tile = tl.program_id(0), tl.program_id(1)
+    tiles = tl.cdiv(above, TILE)
+    if tile < tiles:
+        events, count = flips_below.events + sample * below, tl.load(flips_below.counts + sample)
+        if count > 0:
+            sums = up + sample * above
+            add_tile(sums, turned, above, events, count, tile * TILE, GROUP, TILE)
+    else:
+        events, count = flips_above.events + sample * above, tl.load(flips_above.counts + sample)
+        if count > 0:
+            sums, start = down + sample * below, (tile - tiles) * TILE
+            add_tile(sums, kernel, below, events, count, start, GROUP, TILE)
