@@ -140,8 +140,24 @@ def test_without_data_images_are_made_up_and_it_is_said(tmp_path, monkeypatch):
     result = bench.bench([str(path)], device="cpu", batches=1, reference_batches=1, say=said.append)
     assert result.rows[0].images == "made-up images"
     assert "made-up images" in result.notes and "made-up images" in said[0]
-    with pytest.raises(BinepError, match="mnist"):
-        bench.bench([str(path)], device="cpu", data_dir=tmp_path)
+    said.clear()
+    names = [str(path), small(tmp_path)]
+    elsewhere = tmp_path / "elsewhere"
+    counts = {"batches": 1, "reference_batches": 1}
+    result = bench.bench(names, device="cpu", data_dir=elsewhere, say=said.append, **counts)
+    assert [row.images for row in result.rows] == ["made-up images", "digits"]
+    assert "mnist is incomplete" in said[0] and str(elsewhere) in said[0]
+    assert "made-up images" in said[0]
+
+
+def test_a_recipe_that_cannot_be_timed_does_not_take_the_others_rows_along(tmp_path):
+    big = tmp_path / "big.toml"
+    big.write_text('extends = "digits-1fc-w"\ntraining.batch_size = 2000\n')
+    said: list[str] = []
+    names, counts = [small(tmp_path), str(big)], {"batches": 1, "reference_batches": 1}
+    result = bench.bench(names, device="cpu", say=said.append, **counts)
+    assert len(result.rows) == 1
+    assert "big: skipped" in said[-1] and "batch_size=2000" in said[-1]
 
 
 def test_exponents_are_slopes_in_logarithms():

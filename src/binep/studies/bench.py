@@ -177,10 +177,20 @@ def bench(
     place = select_device(device)
     chosen = [recipes.load(name) for name in names]
     peak = measure_peak(place)
-    rows = [
-        _measure(recipe, place, engine, batches, reference_batches, train, data_dir, peak, say)
-        for recipe in chosen
-    ]
+    rows, failures = [], []
+    for recipe in chosen:
+        try:
+            rows.append(
+                _measure(
+                    recipe, place, engine, batches, reference_batches, train, data_dir, peak, say
+                )
+            )
+        except BinepError as error:
+            say(f"{recipe.name}: skipped, {error}")
+            failures.append(error)
+    # What has been measured is worth having, whatever the other recipes asked for.
+    if failures and not rows:
+        raise failures[0]
     return Result(runs.environment(place), peak, rows)
 
 
@@ -201,7 +211,7 @@ def _measure(
     peak: dict[str, float],
     say: Say,
 ) -> Row:
-    dataset, images = _dataset(recipe, device, data_dir)
+    dataset, images = _dataset(recipe, device, data_dir, say)
     say(f"{recipe.name}: {images}, trained for {train} mini-batches")
     streams = random_streams(0)
     source = mini_batches(recipe, dataset, streams)
@@ -279,14 +289,16 @@ class _Subject:
             stream.set_state(other.streams[name].get_state())
 
 
-def _dataset(recipe: Recipe, device: torch.device, data_dir: Folder | None) -> tuple[Dataset, str]:
+def _dataset(
+    recipe: Recipe, device: torch.device, data_dir: Folder | None, say: Say
+) -> tuple[Dataset, str]:
     """The recipe's data if they are on this machine, else made-up images; and which they are."""
     source = DATASETS[recipe.data.name]
     try:
         return load_dataset(source.name, data_dir=data_dir, offline=True).to(device), source.name
-    except BinepError:
+    except BinepError as error:
         if data_dir is not None:
-            raise
+            say(f"{error}; timing made-up images instead")
     generator = torch.Generator().manual_seed(0)
     count = MADE_UP * recipe.training.batch_size
     pixels = torch.randint(
@@ -571,7 +583,7 @@ def sweep(
             times, used = [], ""
             for value in values:
                 recipe = _resized(name, SWEEP_BASE | {size: value})
-                dataset, images = _dataset(recipe, place, data_dir)
+                dataset, images = _dataset(recipe, place, data_dir, say)
                 streams = random_streams(0)
                 source = mini_batches(recipe, dataset, streams)
                 subject = _Subject.build(recipe, engine, place, say)
