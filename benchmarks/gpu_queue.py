@@ -1,0 +1,276 @@
+"""The queue of long trainings for a GPU that is there for minutes at a time: no epoch twice.
+
+    python benchmarks/gpu_queue.py                             what is next, and how long it takes
+    python benchmarks/gpu_queue.py pack --seconds N --to FOLDER
+    PYTHONPATH=FOLDER/src python FOLDER/gpu_queue.py train FOLDER --seconds N     where the GPU is
+    python benchmarks/gpu_queue.py keep PART...
+
+The list is `gpu_queue.toml`. `pack` fills FOLDER, which then travels, with the committed source and
+the checkpoints of what fits N seconds. `train` goes on with it, stops before N seconds are over and
+leaves checkpoints in $OUT, in parts that can be sent. `keep` takes them into ~/binep-queue
+($BINEP_QUEUE) and writes what is finished to results/. Data are looked for in $BINEP_DATA.
+"""
+
+import argparse
+import io
+import json
+import os
+import re
+import shutil
+import tarfile
+import tempfile
+import threading
+import time
+import tomllib
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from subprocess import run as call
+from typing import Any
+
+from binep.errors import BinepError
+from binep.files import make_folder, write_whole
+from binep.training import checkpoints, runs
+from binep.training import recipe as recipes
+from binep.training.progress import PlainWatcher
+from binep.training.recipe import Recipe
+from binep.training.trainer import Trainer
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+PART = 15 * 2**20  # bytes of a file that is sent
+SAVING = 20.0  # seconds that are left for imports, checkpoints and parts
+LIST = "trainings.json"
+
+
+@dataclass(frozen=True)
+class Training:
+    """A recipe, perhaps changed, with one seed; `seconds` an epoch where `beside` run at once."""
+
+    recipe: str
+    seed: int
+    epochs: int
+    seconds: float
+    claim: str
+    beside: int = 1
+    set: Sequence[str] = ()
+
+    def load(self) -> Recipe:
+        return recipes.load(self.recipe, [*self.set, f"training.epochs={self.epochs}"])
+
+    @property
+    def name(self) -> str:
+        """Where it is kept: `<recipe and changes>/<recipe>-seed<k>`."""
+        changed = re.sub(r"[^\w.,=+-]", "", "+".join([self.recipe, *self.set]))
+        return f"{changed}/{runs.run_name(self.load(), self.seed)}"
+
+    def kept(self, home: Path) -> int:
+        """Epochs that were trained and kept."""
+        return len(runs.read_metrics(home / self.name))
+
+    def published(self, results: Path) -> int:
+        """Epochs in results/, whether or not there is a checkpoint to go on from."""
+        from binep.studies import evidence
+
+        name = evidence.folder_name(runs.Run(Path(), self.load(), {}, []))
+        path = results / name / f"seed{self.seed}.json"
+        return len(evidence.read_result(path).metrics) if path.exists() else 0
+
+    def left(self, home: Path, results: Path) -> float:
+        """Seconds until its last epoch; results without a checkpoint cannot be gone on with."""
+        done = self.published(results) >= self.epochs
+        return 0.0 if done else max(0, self.epochs - self.kept(home)) * self.seconds
+
+
+def read_list(path: Path = HERE / "gpu_queue.toml") -> list[Training]:
+    rows = tomllib.loads(path.read_text("utf-8"))["training"]
+    return [Training(seed=seed, **row) for row in rows for seed in row.pop("seeds")]
+
+
+def next_trainings(
+    every: Sequence[Training], home: Path, results: Path, seconds: float
+) -> list[Training]:
+    """The first that are not finished, until they fill the seconds."""
+    found: list[Training] = []
+    for each in every:
+        if seconds > 0 and (left := each.left(home, results)):
+            found.append(each)
+            seconds -= left
+    return found
+
+
+def tell(every: Sequence[Training], home: Path, results: Path) -> str:
+    """A line a training: epochs trained, in results/ and kept, and the time that is left."""
+    width = max(len(each.name) for each in every)
+    lines = [f"{'':{width}}  epochs  published  kept  minutes left"]
+    for each in every:
+        counts = f"{each.epochs:6}  {each.published(results):9}  {each.kept(home):4}"
+        left = each.left(home, results) / 60
+        lines.append(f"{each.name:{width}}  {counts}  {left:12.0f}  {each.claim}")
+    total = sum(each.left(home, results) for each in every)
+    first = next_trainings(every, home, results, 1)
+    lines.append(f"next: {first[0].name if first else 'nothing'}; all: {total / 3600:.1f} h")
+    return "\n".join(lines)
+
+
+# --- on the way ---------------------------------------------------------------------------------
+
+
+def pack(trainings: Sequence[Training], home: Path, to: Path, commit: str | None) -> list[Path]:
+    """Write the list and the newest checkpoint of each into files `part<k>of<n>` in a folder."""
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w:gz", compresslevel=1) as tar:
+        text = json.dumps({"commit": commit, "trainings": [asdict(each) for each in trainings]})
+        entry = tarfile.TarInfo(LIST)
+        entry.size = len(text.encode())
+        tar.addfile(entry, io.BytesIO(text.encode()))
+        for each in trainings:
+            for path in _newest(home / each.name):
+                tar.add(path, f"{each.name}/{path.name}")
+    blob = stream.getvalue()
+    pieces = [blob[start : start + PART] for start in range(0, len(blob), PART)]
+    make_folder(to)
+    for old in to.glob("part*of*"):
+        old.unlink()
+    paths = [to / f"part{n}of{len(pieces)}" for n in range(1, len(pieces) + 1)]
+    for path, piece in zip(paths, pieces, strict=True):
+        write_whole(path, piece)
+    return paths
+
+
+def _newest(folder: Path) -> list[Path]:
+    """The files of a run that has begun, with its last checkpoint alone."""
+    saved = sorted(folder.glob("checkpoint-*.json"))[-1:]
+    names = ("recipe.toml", "record.json", "metrics.jsonl")
+    return [folder / name for name in names if saved] + [
+        path.with_suffix(ending) for path in saved for ending in (".json", ".safetensors")
+    ]
+
+
+def keep(
+    files: Iterable[Path], home: Path, results: Path | None = None
+) -> tuple[list[Training], str | None]:
+    """Take over what `pack` wrote and has got further than what is there; returns its list."""
+    paths = sorted(files, key=lambda path: int(path.name[4:].split("of")[0]))
+    if not paths or len(paths) != int(paths[0].name.split("of")[1]):
+        raise BinepError(f"{[str(path) for path in paths]}: allowed are all parts, part1ofN to N")
+    make_folder(home)
+    with tempfile.TemporaryDirectory(dir=home) as place:
+        try:
+            blob = io.BytesIO(b"".join(path.read_bytes() for path in paths))
+            with tarfile.open(fileobj=blob) as tar:
+                tar.extractall(place, filter="data")
+        except (tarfile.TarError, zlib.error, EOFError, OSError) as error:
+            raise BinepError(f"{paths[0].parent}: a part is damaged ({error})") from None
+        facts = json.loads((Path(place) / LIST).read_text("utf-8"))
+        trainings = [Training(**each) for each in facts["trainings"]]
+        for each in trainings:
+            came, here = Path(place) / each.name, home / each.name
+            if _standing(came) > _standing(here):
+                checkpoints.load(came, warn=print)
+                _fill_in_commit(came / "record.json", facts["commit"])
+                make_folder(here.parent)
+                shutil.rmtree(here, ignore_errors=True)
+                came.rename(here)
+            if results is not None and here.exists() and (run := runs.open_run(here)).finished:
+                from binep.studies import evidence
+
+                print(evidence.write_result(run, results))
+    return trainings, facts["commit"]
+
+
+def _standing(folder: Path) -> str:
+    """Which epoch and sample the newest checkpoint is of, in an order that sorts."""
+    return max((path.stem for path in folder.glob("checkpoint-*.json")), default="")
+
+
+def _fill_in_commit(path: Path, commit: str | None) -> None:
+    """A machine that has no repository cannot tell what it trained: we packed it, and say so."""
+    record = json.loads(path.read_text("utf-8"))
+    if record["commit"] is None and commit is not None:
+        record |= {"commit": commit, "commit_filled_in": True}
+        write_whole(path, json.dumps(record, indent=1) + "\n")
+
+
+# --- on the machine -----------------------------------------------------------------------------
+
+
+class Until(PlainWatcher):
+    """Ends a training, after a mini-batch, when the time is up."""
+
+    def __init__(self, label: str, over: Callable[[], bool], stop: threading.Event) -> None:
+        super().__init__(label)
+        self.over, self.stop = over, stop
+
+    def batch(self, trainer: Trainer) -> None:
+        if self.over():
+            self.stop.set()
+
+
+def train(
+    trainings: Sequence[Training], home: Path, over: Callable[[], bool], **options: Any
+) -> None:
+    """Train them in this order, those of a recipe side by side, until the time is over."""
+
+    def job(each: Training, stop: threading.Event) -> runs.Run:
+        watcher = Until(f"{each.recipe} seed {each.seed}  ", over, stop)
+        place = {"out": (home / each.name).parent, "resume": True, "stop": stop}
+        return runs.train(each.load(), seed=each.seed, watcher=watcher, **place, **options)
+
+    left = list(trainings)
+    while left and not over():
+        first = left[0]
+        group = [each for each in left if each.load() == first.load()][: first.beside]
+        left = [each for each in left if each not in group]
+        found = list(runs.side_by_side([partial(job, each) for each in group], len(group)))
+        if not all(run.finished for run in found):
+            return
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command")
+    packing, training, keeping = (commands.add_parser(name) for name in ("pack", "train", "keep"))
+    training.add_argument("folder", type=Path)
+    for each in (packing, training):
+        each.add_argument("--seconds", type=float, required=True)
+    packing.add_argument("--to", type=Path, required=True)
+    training.add_argument("--device", default="auto")
+    training.add_argument("--engine", default="auto")
+    keeping.add_argument("files", type=Path, nargs="+")
+    options, began = parser.parse_args(), time.monotonic()
+    home = Path(os.environ.get("BINEP_QUEUE", "~/binep-queue")).expanduser()
+    results = ROOT / "results"
+    if options.command == "train":
+        parts = options.folder.glob("part*of*")
+        work, commit = keep(parts, home)
+        try:
+            end = began + options.seconds - SAVING
+            where = {"device": options.device, "engine": options.engine, "offline": True}
+            train(work, home, lambda: time.monotonic() > end, **where)
+        finally:
+            pack(work, home, Path(os.environ.get("OUT") or options.folder / "out"), commit)
+    elif options.command == "pack":
+        work = next_trainings(read_list(), home, results, options.seconds)
+        commit = call(["git", "-C", ROOT, "rev-parse", "HEAD"], capture_output=True, check=True)
+        shutil.rmtree(options.to / "src", ignore_errors=True)
+        for path in pack(work, home, options.to, commit.stdout.decode().strip()):
+            print(path)
+        source = call(
+            ["git", "-C", ROOT, "archive", "HEAD", "src"], capture_output=True, check=True
+        )
+        with tarfile.open(fileobj=io.BytesIO(source.stdout)) as tar:
+            tar.extractall(options.to, filter="data")
+        shutil.copy(__file__, options.to)
+    elif options.command == "keep":
+        keep(options.files, home, results)
+    if options.command in (None, "keep"):
+        print(tell(read_list(), home, results))
+
+
+if __name__ == "__main__":
+    main()
