@@ -15,6 +15,7 @@ from binep.deploy import fixed, layout
 from binep.deploy.fixed import STATE_BITS, Agreement, Decisions, FixedNetwork
 from binep.deploy.folder import readme, write_files
 from binep.deploy.learning import FixedRule
+from binep.deploy.relaxing import Relaxer
 from binep.deploy.rules import BETA_BITS, PARAMETER_BITS
 from binep.deploy.runtime import Runtime
 from binep.deploy.stored import Array, Shape, StoredCoupling, StoredNetwork
@@ -42,11 +43,12 @@ def write(
     if learning is not None and reason is not None:
         raise BinepError(f"learning in C needs a network that runs in integers: {reason}")
     whole = FixedNetwork(network, state_bits) if reason is None else None
+    model = Runtime(network) if whole is None else whole
     agreement = None if whole is None else fixed.compare_on_images(whole, images)
-    expected = Runtime(network).predict(images) if agreement is None else agreement.classes
+    expected = model.predict(images) if agreement is None else agreement.classes
     files: dict[str, str | bytes] = {
         "network.h": _header(network, whole, learning),
-        "network.c": "\n".join(_data(network, whole, learning)) + "\n",
+        "network.c": "\n".join(_data(model, learning)) + "\n",
         "vectors.bin": vectors(images, labels, expected),
         "README.md": _readme(network, len(images), _arithmetic(whole, agreement, reason), learning),
     }
@@ -178,10 +180,10 @@ def _header(network: StoredNetwork, whole: FixedNetwork | None, learning: FixedR
 # --- the data -----------------------------------------------------------------------------------
 
 
-def _data(
-    network: StoredNetwork, whole: FixedNetwork | None, learning: FixedRule | None
-) -> Iterator[str]:
+def _data(model: Relaxer, learning: FixedRule | None) -> Iterator[str]:
     """The lines of network.c."""
+    network, whole = model.network, isinstance(model, FixedNetwork)
+    kind, number = ("int64_t", _long) if whole else ("float", _float)
     stored = "static" if learning is not None else "static const"
     yield "/* The parameters of this network. Generated: see README.md. */"
     yield "#include <stddef.h>\n"
@@ -196,12 +198,10 @@ def _data(
             )
         else:
             yield from _array(f"static const float weights{n}", map(_float, rows.flat))
-        kind = "float" if whole is None else "int64_t"
-        gain, gain_down, bias = _parameters(network, whole, n)
-        yield from _array(f"static const {kind} gain{n}", gain)
-        yield from _array(f"static const {kind} gain_down{n}", gain_down)
-        yield from _array(f"{stored} {kind} bias{n}", bias)
-    if whole is None and network.mean is not None and network.std is not None:
+        for name, values in zip(("gain", "gain_down", "bias"), model.parameters(n), strict=True):
+            kept = stored if name == "bias" else "static const"
+            yield from _array(f"{kept} {kind} {name}{n}", map(number, np.ravel(values)))
+    if not whole and network.mean is not None and network.std is not None:
         yield from _array("const float binep_mean", map(_float, network.mean))
         yield from _array("const float binep_std", map(_float, network.std))
     if learning is not None:
@@ -222,10 +222,9 @@ def _data(
     yield "const struct binep_layer binep_layers[BINEP_LAYERS] = {"
     first = first_word = 0
     for shape in network.layer_shapes:
-        count, (channels, *side) = int(np.prod(shape)), shape
-        rows, cols = side or (1, 1)
+        count = int(np.prod(shape))
         words = layout.words(count)
-        yield f"    {{{first}, {count}, {first_word}, {words}, {channels}, {rows}, {cols}}},"
+        yield f"    {{{first}, {count}, {first_word}, {words}}},"
         first, first_word = first + count, first_word + words
     yield "};\n"
     yield "const struct binep_coupling binep_couplings[BINEP_COUPLINGS] = {"
@@ -250,20 +249,6 @@ def _sizes(coupling: StoredCoupling, below_shape: Shape) -> list[int]:
         *(coupling.fan_in, layout.words(coupling.fan_in)),
         coupling.scale.size if coupling.binary else 1,
     ]
-
-
-def _parameters(
-    network: StoredNetwork, whole: FixedNetwork | None, n: int
-) -> tuple[Iterator[str], Iterator[str], Iterator[str]]:
-    """gain, gain_down and bias of a coupling as C."""
-    if whole is not None:
-        each = whole.gains[n], whole.gains_down[n], whole.biases[n]
-        gain, down, bias = (map(_long, np.ravel(values)) for values in each)
-        return gain, down, bias
-    coupling = network.couplings[n]
-    each = network.gain_up(n), coupling.gain, coupling.offset
-    gain, down, bias = (map(_float, np.ravel(values)) for values in each)
-    return gain, down, bias
 
 
 def _array(name: str, items: Iterator[str], size: str = "[]") -> Iterator[str]:

@@ -122,6 +122,9 @@ class FixedNetwork(Relaxer):
             raise BinepError(f"images of dtype {x.dtype}: integers need uint8 pixels")
         return x
 
+    def parameters(self, n: int) -> tuple[Array, Array, Array]:
+        return self.gains[n], self.gains_down[n], self.biases[n]
+
     def initial(self, shape: Shape) -> Array:
         return np.full(shape, round(self.network.initial_state * self.one), np.int64)
 

@@ -21,33 +21,20 @@ def _popcount(typing_context: Any, word: Any) -> Any:
 
 
 @_njit
-def count_dense(rows, bits):
-    """`sum_j w_ij a_j = 2 popcount(w+ & a) - popcount(a)`: int32 (batch, rows)."""
-    sums = np.empty((len(bits), len(rows)), np.int32)
-    for b in range(len(bits)):
-        active = 0
-        for w in range(bits.shape[1]):
-            active += np.int64(_popcount(bits[b, w]))
-        for i in range(len(rows)):
-            count = 0
-            for w in range(bits.shape[1]):
-                count += np.int64(_popcount(rows[i, w] & bits[b, w]))
-            sums[b, i] = 2 * count - active
-    return sums
+def count_dense(rows, planes):
+    """`sum_j w_ij a_j = 2 popcount(w+ & a) - popcount(a)`: int32 (batch, rows).
 
-
-@_njit
-def count_pixels(rows, planes):
-    """The same for 8-bit pixels `x = sum_k 2^k x_k`, given as planes of bits, (batch, 8, words)."""
+    Of numbers `a = sum_k 2^k a_k`, given as planes of bits, (batch, planes, words): bits have one.
+    """
     sums = np.empty((len(planes), len(rows)), np.int32)
     for b in range(len(planes)):
         total = 0
-        for k in range(8):
+        for k in range(planes.shape[1]):
             for w in range(planes.shape[2]):
                 total += np.int64(_popcount(planes[b, k, w])) << k
         for i in range(len(rows)):
             count = 0
-            for k in range(8):
+            for k in range(planes.shape[1]):
                 plane = 0
                 for w in range(planes.shape[2]):
                     plane += np.int64(_popcount(rows[i, w] & planes[b, k, w]))

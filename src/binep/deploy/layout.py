@@ -13,9 +13,9 @@ from binep.deploy.stored import Array, Shape, StoredCoupling
 WORD = 32
 
 
-def words(bits: int) -> int:
-    """Words of 32 bits that so many bits take."""
-    return -(-bits // WORD)
+def words(bits: int, word: int = WORD) -> int:
+    """How many words so many bits take."""
+    return -(-bits // word)
 
 
 def neurons(layer: Array) -> Array:
@@ -34,9 +34,10 @@ def synapses(coupling: StoredCoupling, below_shape: Shape, values: Array) -> Arr
     return np.ascontiguousarray(values.reshape(coupling.above, -1))
 
 
-def pack(bits: Array) -> Array:
-    """Booleans, (..., n), as words of 32 bits, bit 0 first: uint32 (..., words)."""
-    room = np.zeros((*bits.shape[:-1], 4 * words(bits.shape[-1])), np.uint8)
+def pack(bits: Array, word: int = WORD) -> Array:
+    """Booleans, (..., n), as words of so many bits, bit 0 first: unsigned (..., words)."""
+    size = word // 8
+    room = np.zeros((*bits.shape[:-1], size * words(bits.shape[-1], word)), np.uint8)
     packed = np.packbits(bits, axis=-1, bitorder="little")
     room[..., : packed.shape[-1]] = packed
-    return room.view("<u4")
+    return room.view(f"<u{size}").astype(f"u{size}", copy=False)

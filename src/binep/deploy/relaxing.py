@@ -29,6 +29,10 @@ class Relaxer(ABC):
     kernels: Any
 
     @abstractmethod
+    def parameters(self, n: int) -> tuple[Array, Array, Array]:
+        """Of coupling n: gain upwards, of pixels as they are, gain downwards, and bias."""
+
+    @abstractmethod
     def initial(self, shape: Shape) -> Array:
         """The state at t = 0."""
 

@@ -50,6 +50,10 @@ class Runtime(Relaxer):
     def sums(self) -> list[Sums]:
         return self._sums
 
+    def parameters(self, n: int) -> tuple[Array, Array, Array]:
+        coupling = self.network.couplings[n]
+        return self.network.gain_up(n), coupling.gain, coupling.offset
+
     def initial(self, shape: Shape) -> Array:
         return np.full(shape, self.network.initial_state, np.float32)
 

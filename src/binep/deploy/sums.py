@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from binep.deploy import rules
+from binep.deploy import layout, rules
 from binep.deploy.stored import Array, Shape, StoredCoupling
 
 
@@ -53,7 +53,8 @@ class Sums:
     def down(self, above: Array) -> Array:
         """Sums on the layer below of a dense coupling, float32 (batch, *below)."""
         if self.kernels is not None and above.dtype == bool:
-            sums = self.kernels.count_dense(self._down_rows, _packed(above)).astype(np.float32)
+            planes = _packed(above)[:, None]
+            sums = self.kernels.count_dense(self._down_rows, planes).astype(np.float32)
         else:
             sums = above.astype(np.float32, copy=False) @ self._kernel
         return sums.reshape(len(above), *self.below_shape)
@@ -117,11 +118,10 @@ class Sums:
         return _packed(self._taps > 0)
 
     def _dense(self, below: Array) -> Array:
-        if self.kernels is not None and below.dtype == bool:
-            return self.kernels.count_dense(self._rows, _packed(below)).astype(np.float32)
-        if self.kernels is not None and below.dtype == np.uint8:
-            planes = np.stack([_packed(below >> k & 1 == 1) for k in range(8)], axis=1)
-            return self.kernels.count_pixels(self._rows, planes).astype(np.float32)
+        if self.kernels is not None and below.dtype in (bool, np.uint8):
+            bits = [below] if below.dtype == bool else [below >> k & 1 == 1 for k in range(8)]
+            planes = np.stack([_packed(plane) for plane in bits], axis=1)
+            return self.kernels.count_dense(self._rows, planes).astype(np.float32)
         return below.astype(np.float32, copy=False) @ self._kernel.T
 
     def _maps(self, below: Array) -> Array:
@@ -146,12 +146,7 @@ class Sums:
 
 
 def _packed(bits: Array) -> Array:
-    """Booleans, (..., n), as words of 64 bits, lowest first: (..., words)."""
-    words = -(-bits.shape[-1] // 64)
-    padded = np.zeros((*bits.shape[:-1], 8 * words), np.uint8)
-    packed = np.packbits(bits, axis=-1, bitorder="little")
-    padded[..., : packed.shape[-1]] = packed
-    return padded.view("<u8").astype(np.uint64, copy=False)
+    return layout.pack(bits, 64)
 
 
 def _windows(maps: Array, side: int) -> Array:

@@ -10,7 +10,6 @@
 struct binep_layer {
     int32_t first, count;
     int32_t first_word, words;
-    int32_t channels, rows, cols;
 };
 
 /* The synapses between a layer and the one above it. Row i holds the bits of neuron (dense) or

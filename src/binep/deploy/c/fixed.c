@@ -24,6 +24,7 @@ static const int32_t top = BINEP_LAYERS - 1;
 static int32_t ready;
 static int64_t first_up[BINEP_NEURONS], first_down[BINEP_NEURONS];
 static int32_t first_held[32 * BINEP_WORDS], first_switches[BINEP_NEURONS];
+static uint32_t first_bits[BINEP_WORDS];
 
 static int64_t gain_of(const struct binep_coupling *c, const int64_t *gain, int32_t channel) {
     return gain[c->gains > 1 ? channel : 0];
@@ -262,12 +263,11 @@ void binep_forget(void) {
 
 /* The layers at t = 0, whatever the image. */
 static void prepare(void) {
-    int32_t on = rule_fires(BINEP_INITIAL_STATE);
     memset(binep_bits, 0, sizeof binep_bits);
     memset(before, 0, sizeof before);
     memset(held, 0, sizeof held);
     for (int32_t n = 0; n < BINEP_LAYERS; n++)
-        for (int32_t j = 0; on && j < binep_layers[n].count; j++)
+        for (int32_t j = 0; rule_fires(BINEP_INITIAL_STATE) && j < binep_layers[n].count; j++)
             binep_bits[binep_layers[n].first_word + (j >> 5)] |= 1u << (j & 31);
     for (int32_t n = 1; n < BINEP_LAYERS; n++) {
         update_up(n);
@@ -276,7 +276,7 @@ static void prepare(void) {
         else
             dense_down(n);
     }
-    memcpy(before, binep_bits, sizeof before);
+    memcpy(first_bits, binep_bits, sizeof first_bits);
     memcpy(first_up, up, sizeof first_up);
     memcpy(first_down, down, sizeof first_down);
     memcpy(first_held, held, sizeof first_held);
@@ -285,22 +285,16 @@ static void prepare(void) {
 }
 
 void binep_start(const uint8_t *image) {
-    int32_t on = rule_fires(BINEP_INITIAL_STATE);
     if (!ready)
         prepare();
     memcpy(up, first_up, sizeof up);
     memcpy(down, first_down, sizeof down);
     memcpy(held, first_held, sizeof held);
     memcpy(binep_switches, first_switches, sizeof binep_switches);
-    memset(binep_bits, 0, sizeof binep_bits);
-    for (int32_t n = 0; n < BINEP_LAYERS; n++) {
-        const struct binep_layer *l = &binep_layers[n];
-        for (int32_t j = 0; j < l->count; j++)
-            binep_states[l->first + j] = BINEP_INITIAL_STATE;
-        for (int32_t j = 0; on && j < l->count; j++)
-            binep_bits[l->first_word + (j >> 5)] |= 1u << (j & 31);
-    }
-    memcpy(before, binep_bits, sizeof before);
+    memcpy(binep_bits, first_bits, sizeof binep_bits);
+    memcpy(before, first_bits, sizeof before);
+    for (int32_t j = 0; j < BINEP_NEURONS; j++)
+        binep_states[j] = BINEP_INITIAL_STATE;
     clamp_image(image);
     for (int32_t n = 0; n < BINEP_LAYERS; n++)
         add_drives(n);
