@@ -1,0 +1,61 @@
+"""The command line: thin, one function a command. Everything it does is a function elsewhere."""
+
+import sys
+from typing import Any
+
+import typer
+
+from binep.cli.datasets import data_check, data_fetch
+from binep.cli.measuring import evaluate, gradcheck, report
+from binep.cli.output import INTERRUPTED, fail
+from binep.cli.shipping import export, hardware
+from binep.cli.studying import bench, choose, reproduce, results, tune
+from binep.cli.training import recipes, train
+from binep.errors import BinepError
+
+app = typer.Typer(
+    name="binep",
+    help="Train, study and ship dynamical binary neural networks by Equilibrium Propagation.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+# In the order of the help.
+app.command()(train)
+app.command()(recipes)
+app.command("eval")(evaluate)
+for command in (report, gradcheck, reproduce, bench, results, choose, tune, export, hardware):
+    app.command()(command)
+data_app = typer.Typer(no_args_is_help=True, help="Fetch and check data sets.")
+data_app.command("fetch")(data_fetch)
+data_app.command("check")(data_check)
+app.add_typer(data_app, name="data")
+
+# Typer's own base class of a mistake on the command line, whichever click it is built on.
+UsageError: Any = typer.BadParameter.__base__
+
+
+def main() -> None:
+    """Run the command line: exit code 0 done, 2 a user's mistake in one line, 1 anything else."""
+    try:
+        code = app(standalone_mode=False, prog_name="binep") or 0
+        # On Ctrl-C some versions of typer return a code where others raise.
+        if code == INTERRUPTED:
+            raise KeyboardInterrupt
+        sys.exit(code)
+    except BinepError as error:
+        fail(str(error))
+    except UsageError as error:
+        # Without a word the help was asked for, and is printed already.
+        if not (message := error.format_message().rstrip(".")):
+            sys.exit(2)
+        where = error.ctx.command_path if error.ctx else "binep"
+        fail(f"{message}. See: {where} --help")
+    except (KeyboardInterrupt, typer.Abort):
+        fail("interrupted", INTERRUPTED)
+    except BrokenPipeError:
+        # Whoever read our output, such as `head`, has seen enough.
+        sys.stderr.close()
+        sys.exit(0)

@@ -1,0 +1,128 @@
+"""Commands that take a trained network elsewhere."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from binep.cli.options import AsJson, DataDir, Device, Offline, Overrides, RunFolder
+from binep.cli.output import print_json, say
+from binep.errors import BinepError
+
+
+def export(
+    run: RunFolder,
+    to: Annotated[Path, typer.Option(help="Folder that the files go into.")],
+    format: Annotated[str, typer.Option(help="packed, c or mem.")] = "packed",
+    readout: Annotated[str, typer.Option(help="average or single.")] = "average",
+    vectors: Annotated[
+        int | None, typer.Option(help="Test images that go with c (100) and mem (4); 0: all.")
+    ] = None,
+    state_bits: Annotated[int, typer.Option(help="Fractional bits of a state in integers.")] = 24,
+    learning: Annotated[
+        bool, typer.Option("--learning", help="c: the program can go on training.")
+    ] = False,
+    momentum_bits: Annotated[int, typer.Option(help="Width of a momentum, for --learning.")] = 16,
+    data_dir: DataDir = None,
+    offline: Offline = False,
+) -> None:
+    """Ship a trained network: one packed file, portable C, or memory images for Verilog.
+
+    Example: binep export runs/mnist-1fc-wa-seed0 --to shipped --format c --learning
+    """
+    from binep.deploy.export import Options
+    from binep.deploy.export import export as ship
+    from binep.training import runs
+
+    options = Options(readout, vectors, state_bits, momentum_bits if learning else None)
+    written = ship(runs.open_run(run), to, format, options, data_dir=data_dir, offline=offline)
+    for path in written:
+        print(f"{path}  {path.stat().st_size:,} bytes")
+
+
+def hardware(
+    what: Annotated[
+        str, typer.Argument(metavar="RUN|RECIPE", help="A run's folder, a recipe's name or file.")
+    ],
+    costs: Annotated[
+        Path | None, typer.Option(help="TOML file with the energy of each operation.")
+    ] = None,
+    images: Annotated[int, typer.Option(help="Number of test images to measure on.")] = 100,
+    sweep: Annotated[
+        Path | None,
+        typer.Option(help="Instead: error against each imperfection; folder for the figure."),
+    ] = None,
+    epochs: Annotated[
+        int, typer.Option(help="For --sweep: also train at every value, for this number of epochs.")
+    ] = 0,
+    device: Device = "auto",
+    data_dir: DataDir = None,
+    offline: Offline = False,
+    overrides: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
+    """What a network costs as hardware (memory, operations, energy), or its error under faults.
+
+    Example: binep hardware mnist-1fc-wa --json
+    """
+    from dataclasses import asdict
+
+    from rich.console import Console
+
+    from binep.files import make_folder
+    from binep.hardware import costs as counting
+    from binep.hardware import sweep as sweeping
+
+    if images < 1:
+        raise BinepError(f"--images {images}: allowed is at least 1")
+    opened, recipe, network = _run_or_recipe(what, overrides or [], device)
+    if sweep is not None:
+        if opened is None:
+            raise BinepError(f"--sweep with {what}: it needs a trained network, allowed is a run")
+        make_folder(sweep)
+        found = sweeping.sweep(
+            opened,
+            epochs=epochs,
+            images=images,
+            device=device,
+            data_dir=data_dir,
+            offline=offline,
+            say=say,
+            keep=lambda found: sweeping.write_numbers(found, sweep),
+        )
+        for path in sweeping.write(found, sweep):
+            print(path)
+        return
+    x = _first_test_images(recipe, images, device, data_dir, offline)
+    counted = counting.report(recipe, network, x, counting.load_costs(costs))
+    if as_json:
+        print_json(asdict(counted))
+    else:
+        Console().print(counting.render(counted))
+
+
+def _run_or_recipe(what: str, overrides: list[str], device: str) -> tuple[Any, Any, Any]:
+    """A run (or None), its recipe, and its network, fresh if it is only a recipe."""
+    import torch
+
+    from binep.engines.select import select_device
+    from binep.hardware.sweep import on_hardware
+    from binep.training import recipe as recipes
+    from binep.training import runs
+
+    if Path(what).is_dir():
+        opened = on_hardware(runs.open_run(what), overrides)
+        return opened, opened.recipe, opened.network(device)
+    recipe = recipes.load(what, overrides)
+    network = recipe.build_network(torch.Generator().manual_seed(0))
+    return None, recipe, network.to(select_device(device))
+
+
+def _first_test_images(
+    recipe: Any, count: int, device: str, data_dir: Path | None, offline: bool
+) -> Any:
+    from binep import data
+    from binep.engines.select import select_device
+
+    dataset = data.load(recipe.data.name, data_dir=data_dir, offline=offline)
+    return dataset.to(select_device(device)).inputs(dataset.test.images[:count])

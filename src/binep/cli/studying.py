@@ -1,0 +1,267 @@
+"""Commands that train or time many networks, to compare them."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from binep.cli.options import (
+    AsJson,
+    DataDir,
+    Device,
+    Engine,
+    Offline,
+    Overrides,
+    RecipeName,
+    RunFolders,
+)
+from binep.cli.output import INTERRUPTED, say
+
+
+def reproduce(
+    what: Annotated[
+        str | None, typer.Argument(metavar="[WHAT]", help="A table or figure; none: list them.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="Number of seeds of each recipe.")] = 5,
+    epochs: Annotated[
+        int | None, typer.Option(help="Rehearse with this number of epochs, in separate folders.")
+    ] = None,
+    show: Annotated[
+        bool, typer.Option("--show", help="Train nothing, print what there is.")
+    ] = False,
+    source: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="DIR", help="Train nothing, read what binep results wrote."),
+    ] = None,
+    device: Device = "auto",
+    engine: Engine = "auto",
+    data_dir: DataDir = None,
+    out: Annotated[Path, typer.Option(help="Folder of the runs, and of the figure.")] = Path(
+        "runs"
+    ),
+    offline: Offline = False,
+) -> None:
+    """Train what a table or figure of the paper needs and is missing; print both side by side.
+
+    With --from nothing is trained: WHAT is made of a folder of results or, without WHAT, all of
+    it, as RESULTS.md beside that folder.
+
+    Example: binep reproduce table1 --seeds 3
+    """
+    from binep.report import figures
+    from binep.studies import reproduce as studies
+
+    if source is not None:
+        _reproduce_from(source, what)
+        return
+    if what is None:
+        for study in studies.STUDIES.values():
+            print(f"{study.name:18} {study.title}")
+        return
+    outcome = studies.reproduce(
+        what,
+        seeds=seeds,
+        out=out,
+        epochs=epochs,
+        only_show=show,
+        device=device,
+        engine=engine,
+        data_dir=data_dir,
+        offline=offline,
+    )
+    print(outcome.table)
+    if outcome.study.kind != "table" and outcome.runs:
+        path = out / f"{outcome.study.name}.png"
+        figures.save(studies.figure(outcome.study, out, epochs=epochs), path)
+        print(f"figure: {path}")
+    if not outcome.finished and not show:
+        print("stopped and saved; the same command goes on")
+        sys.exit(INTERRUPTED)
+
+
+def _reproduce_from(source: Path, what: str | None) -> None:
+    from binep.files import make_folder
+    from binep.report import figures
+    from binep.studies import reproduce as studies
+    from binep.studies.evidence import open_results
+    from binep.studies.results_page import DPI, write_overview
+
+    results = open_results(source)
+    if what is None:
+        print(f"{write_overview(results)}: written, its figures in {source / 'figures'}")
+        return
+    print(studies.render(what, results))
+    if studies.find_study(what).kind != "table":
+        path = source / "figures" / f"{what}.png"
+        make_folder(path.parent)
+        figures.save(studies.figure(what, results), path, dpi=DPI)
+        print(f"figure: {path}")
+
+
+def bench(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[RECIPE...]", help="None: the paper's seven networks."),
+    ] = None,
+    device: Device = "auto",
+    engine: Engine = "auto",
+    batches: Annotated[int, typer.Option(help="Number of mini-batches to time.")] = 20,
+    reference_batches: Annotated[int, typer.Option(help="The same for the reference engine.")] = 2,
+    train: Annotated[int, typer.Option(help="Number of mini-batches to train first.")] = 0,
+    data_dir: DataDir = None,
+    sweep: Annotated[
+        bool, typer.Option("--sweep", help="Time against width, depth, batch and T instead.")
+    ] = False,
+    out: Annotated[
+        list[Path] | None,
+        typer.Option(help="Also write .md, .json or (--sweep) .png; may be repeated."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Time engines side by side, one mini-batch of each recipe, against the chip's own limits.
+
+    Uses the recipes' data where they are on this machine, made-up images otherwise. What takes
+    longer than 20 seconds is timed less often; the table says how often.
+
+    Example: binep bench mnist-1fc-w mnist-1fc-wa --train 300 --out table.md
+    """
+    from binep.files import check_file
+    from binep.report.figures import text_table
+    from binep.studies import bench as benches
+
+    files = out or []
+    benches.check_out(files, sweep)
+    for path in files:
+        check_file(path)
+    common: dict[str, Any] = {
+        "device": device,
+        "engine": engine,
+        "batches": batches,
+        "train": train,
+        "data_dir": data_dir,
+        "say": say,
+    }
+    if sweep:
+        found = benches.sweep(names or benches.SWEEP, **common)
+    else:
+        chosen = names or benches.PAPER
+        found = benches.bench(chosen, reference_batches=reference_batches, **common)
+    for path in files:
+        benches.write(found, path)
+    if as_json:
+        print(found.to_json())
+    else:
+        print(f"{found.notes}\n\n{text_table(*found.table, left=2)}")
+
+
+def results(
+    folders: RunFolders,
+    to: Annotated[Path, typer.Option(help="Folder that the files go into.")] = Path("results"),
+) -> None:
+    """Write each run as one small file, for a repository to keep: record, recipe, metrics.
+
+    Example: binep results runs --to results
+    """
+    from binep.report import open_runs
+    from binep.studies.evidence import write_result
+
+    for run in sorted(open_runs(folders), key=lambda run: len(run.metrics)):
+        print(
+            f"{write_result(run, to)}: {len(run.metrics)} of {run.recipe.training.epochs} epochs, "
+            f"{run.record.get('status')}"
+        )
+
+
+def choose(
+    recipe: RecipeName,
+    variants: Annotated[
+        list[str],
+        typer.Option(
+            "--variant",
+            metavar="KEY=VALUE;...",
+            help="Keys to change, as for --set, with ; between; may be repeated.",
+        ),
+    ],
+    epochs: Annotated[int, typer.Option(help="Number of epochs of each variant.")] = 5,
+    seeds: Annotated[int, typer.Option(help="Number of seeds of each variant.")] = 1,
+    trained: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--run", help="A run of one of them, not to be trained again; may be repeated."
+        ),
+    ] = None,
+    to: Annotated[
+        Path | None, typer.Option(help="A file to write, and to continue if it exists.")
+    ] = None,
+    device: Device = "auto",
+    engine: Engine = "auto",
+    data_dir: DataDir = None,
+    offline: Offline = False,
+) -> None:
+    """Compare variants of a recipe on validation images, the last of the training set.
+
+    Example: binep choose mnist-2fc-w --variant "optimizer.lr_bias=[0.2, 0.1, 0.05]" --epochs 10
+    """
+    from binep.files import check_file
+    from binep.studies import compare as choices
+    from binep.training import runs
+
+    if to is not None:
+        check_file(to)
+    choice = choices.compare(
+        f"Variants of {recipe}",
+        choices.make_variants(recipe, variants),
+        epochs=epochs,
+        seeds=seeds,
+        trained=[runs.open_run(folder) for folder in trained or ()],
+        to=to,
+        device=device,
+        engine=engine,
+        data_dir=data_dir,
+        offline=offline,
+        say=say,
+    )
+    print(choices.render(choice))
+
+
+def tune(
+    recipe: RecipeName,
+    to: Annotated[
+        Path | None, typer.Option(help="A TOML file to write the recipe found to.")
+    ] = None,
+    batches: Annotated[int, typer.Option(help="Number of mini-batches of a probe.")] = 300,
+    epochs: Annotated[int, typer.Option(help="Number of epochs of each candidate.")] = 3,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    device: Device = "auto",
+    engine: Engine = "auto",
+    data_dir: DataDir = None,
+    offline: Offline = False,
+    overrides: Overrides = None,
+) -> None:
+    """Find gamma and tau of every coupling by the paper's rule: watch pi, how many weights flip.
+
+    Example: binep tune mnist-1fc-wa --set optimizer.tau=1e-5 --to mine.toml
+    """
+    from binep.files import check_file
+    from binep.studies import tune as tuning
+    from binep.training import recipe as recipes
+
+    if to is not None:
+        check_file(to)
+    found = tuning.tune(
+        recipes.load(recipe, overrides or []),
+        batches=batches,
+        epochs=epochs,
+        seed=seed,
+        device=device,
+        engine=engine,
+        data_dir=data_dir,
+        offline=offline,
+        watch=lambda trial: say(tuning.line(trial)),
+        say=say,
+    )
+    print(tuning.render(found))
+    if to is not None:
+        tuning.write_recipe(found, to)
+        print(f"{to}: train it with binep train {to}")

@@ -1,0 +1,164 @@
+"""Commands that train, and that list what can be trained."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from binep.cli.options import AsJson, DataDir, Device, Engine, Offline, Overrides, RecipeName
+from binep.cli.output import INTERRUPTED, print_json
+from binep.errors import BinepError
+
+
+def train(
+    recipe: RecipeName = "digits-1fc-w",
+    epochs: Annotated[
+        int | None, typer.Option(help="Number of epochs (overrides the recipe).")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    seeds: Annotated[
+        int | None, typer.Option(help="Number of seeds to train, from --seed on.")
+    ] = None,
+    device: Device = "auto",
+    engine: Engine = "auto",
+    data_dir: DataDir = None,
+    out: Annotated[Path, typer.Option(help="Folder that the run's own folder goes into.")] = Path(
+        "runs"
+    ),
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Resume a run from its last checkpoint, bit for bit.")
+    ] = False,
+    branch: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUN",
+            help="Start from another run's checkpoint; the recipes must match up to that epoch.",
+        ),
+    ] = None,
+    offline: Offline = False,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Also write for TensorBoard.")
+    ] = False,
+    checkpoint_every: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Seconds between checkpoints within an epoch.")
+    ] = 300.0,
+    overrides: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a network: binary weights and more, by Equilibrium Propagation.
+
+    Without a RECIPE this trains digits-1fc-w, a small network on digits that ship with binep.
+
+    Example: binep train mnist-1fc-w --seed 1 --set learning.beta=0.5
+    """
+    from binep.engines.select import select_device
+    from binep.training import recipe as recipes
+    from binep.training import runs
+    from binep.training.progress import (
+        PlainWatcher,
+        TensorBoardWatcher,
+        Watcher,
+        Watchers,
+        usual_watcher,
+    )
+
+    if epochs is not None:
+        overrides = [*(overrides or []), f"training.epochs={epochs}"]
+    if seeds is not None and seeds < 1:
+        raise BinepError(f"--seeds {seeds}: allowed is at least 1")
+    if branch is not None and seeds is not None:
+        raise BinepError("--branch with --seeds: allowed is one --seed, that of the other run")
+    if not checkpoint_every >= 0:
+        raise BinepError(f"--checkpoint-every {checkpoint_every:g}: allowed is at least 0 seconds")
+    chosen = recipes.load(recipe, overrides or [])
+    numbers = range(seed, seed + (seeds or 1))
+
+    # A GPU runs several seeds at once in less time than one after the other.
+    beside = len(numbers) > 1 and select_device(device).type == "cuda"
+
+    def watch(number: int) -> Watcher:
+        watcher = PlainWatcher(f"seed {number}  ") if beside else usual_watcher()
+        watcher = Watcher() if as_json else watcher
+        folder = out / runs.run_name(chosen, number)
+        return Watchers(watcher, TensorBoardWatcher(folder)) if tensorboard else watcher
+
+    options: dict[str, Any] = {
+        "out": out,
+        "device": device,
+        "engine": engine,
+        "data_dir": data_dir,
+        "offline": offline,
+        "resume": resume,
+        "branch": branch,
+        "checkpoint_seconds": checkpoint_every,
+    }
+    for number in numbers:
+        runs.check_earlier(chosen, number, out, resume)
+    if beside:
+        watchers = [watch(number) for number in numbers]
+        found = iter(runs.train_side_by_side(chosen, numbers, watchers=watchers, **options))
+    else:
+        found = (runs.train(chosen, seed=n, watcher=watch(n), **options) for n in numbers)
+    results = []
+    for run in found:
+        results.append({"run": str(run.folder), "finished": run.finished, "last": run.last})
+        if not as_json:
+            _tell_outcome(run, sys.argv[1:])
+        if not run.finished and not beside:
+            break
+    if as_json:
+        print_json(results)
+    if not all(result["finished"] for result in results):
+        sys.exit(INTERRUPTED)
+
+
+def _tell_outcome(run: Any, words: list[str]) -> None:
+    if run.finished:
+        test, epochs = run.last["test_error"], len(run.metrics)
+        print(
+            f"{run.folder}: test error {test['average']:.2f} % (single neuron "
+            f"{test['single']:.2f} %) after {epochs} epoch{'s' * (epochs > 1)}\n"
+            f"see it: binep report {shlex.quote(str(run.folder))}"
+        )
+    else:
+        again = words if "--resume" in words else [*words, "--resume"]
+        print(f"{run.folder}: stopped and saved\ngo on with: binep {shlex.join(again)}")
+
+
+def recipes(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Print this one.")] = None,
+    overrides: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the recipes, or print one completely, as TOML.
+
+    Example: binep recipes mnist-conv-wa > mine.toml
+    """
+    from dataclasses import asdict
+
+    from binep.training import recipe as known
+
+    if name is not None:
+        chosen = known.load(name, overrides or [])
+        if as_json:
+            print_json(asdict(chosen))
+        else:
+            print(known.dumps(chosen), end="")
+        return
+    found = [known.load(each) for each in known.names()]
+    if as_json:
+        print_json([asdict(each) for each in found])
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None)
+    table.add_column("recipe", no_wrap=True, min_width=max(len(each.name) for each in found))
+    for title in ("what it trains", "epochs", "paper's test error"):
+        table.add_column(title)
+    for each in found:
+        paper = "" if each.paper.test is None else f"{each.paper.test:g} %"
+        table.add_row(each.name, each.summary, str(each.training.epochs), paper)
+    Console().print(table)
