@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from binep.moved import forward_old_paths
 
 if TYPE_CHECKING:
+    from binep.classifier import Classifier
     from binep.core.couplings import ConvPool, Dense
     from binep.core.gradients import BackpropThroughTime, EquilibriumPropagation, Phases
     from binep.core.network import Network
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from binep.core.relaxation import Nudge, Relaxation, relax
     from binep.deploy.runtime import load
     from binep.errors import BinepError
+    from binep.training.fit import train
 
 __version__ = "0.1.0"
 
@@ -24,6 +26,7 @@ __all__ = [
     "BackpropThroughTime",
     "BinepError",
     "Bop",
+    "Classifier",
     "ConvPool",
     "Dense",
     "EquilibriumPropagation",
@@ -36,6 +39,7 @@ __all__ = [
     "assign_optimizers",
     "load",
     "relax",
+    "train",
 ]
 
 # Names are imported when first used: `binep --help` and a deployed model need no torch.
@@ -43,6 +47,7 @@ _HOME = {
     "BackpropThroughTime": "core.gradients",
     "BinepError": "errors",
     "Bop": "core.optim",
+    "Classifier": "classifier",
     "ConvPool": "core.couplings",
     "Dense": "core.couplings",
     "EquilibriumPropagation": "core.gradients",
@@ -55,6 +60,7 @@ _HOME = {
     "assign_optimizers": "core.optim",
     "load": "deploy.runtime",
     "relax": "core.relaxation",
+    "train": "training.fit",
 }
 
 

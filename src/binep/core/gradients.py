@@ -42,6 +42,11 @@ class Phases:
     beta: float | None = None
     opposite: Relaxation | None = None
 
+    def __repr__(self) -> str:
+        nudges = {"nudged": self.nudged, "opposite": self.opposite}
+        ran = [f"{name} {phase.steps}" for name, phase in nudges.items() if phase is not None]
+        return f"Phases({', '.join([f'free {self.free.steps}', *ran])} steps, beta={self.beta})"
+
 
 class Learning(Protocol):
     """Anything that can fill `.grad` from a mini-batch, after a free phase of `free_steps`."""

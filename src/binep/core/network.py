@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +22,8 @@ DYNAMICS = ("prototypical", "energy")
 COSTS = ("mse", "cross_entropy")
 SENDS = ("activity", "state")
 READOUTS = ("average", "single")
+FREE_STEPS = 100
+READ_AT_ONCE = 500  # samples
 
 
 @dataclass(frozen=True)
@@ -59,10 +61,15 @@ class Network(nn.Module):
             reads of it: its "state", beyond [0, 1] too, or its "activity", as every other layer;
             with that EP's gradient is none once outputs saturate.
 
+    `net(x)` are the scores at rest, one number per class; to get there the network has
+    `net.free_steps` steps, 100 until training says otherwise.
+
     >>> from binep import Dense
     >>> net = Network((784,), [Dense(784, 512), Dense(512, 10)])
     >>> [tuple(s.shape) for s in net.initial(torch.rand(64, 784))]
     [(64, 512), (64, 10)]
+    >>> net(torch.rand(64, 784)).shape, net.predict_images(torch.rand(64, 784)).shape
+    (torch.Size([64, 10]), torch.Size([64]))
     """
 
     def __init__(
@@ -81,6 +88,7 @@ class Network(nn.Module):
         nudged_sends: str = "state",
     ) -> None:
         super().__init__()
+        self.free_steps = FREE_STEPS
         self.couplings = cast("Sequence[Coupling]", nn.ModuleList(couplings))
         self.neuron: Neuron = HardSigmoid() if neuron is None else neuron
         self.cost = choose(cost, COSTS, "cost")
@@ -153,11 +161,12 @@ class Network(nn.Module):
 
     # --- states -----------------------------------------------------------------------------
 
-    def check(self, x: Tensor) -> Tensor:
+    def check(self, x: Tensor | Any) -> Tensor:
         """A mini-batch that fits, (batch, *input_shape); an error that says what would.
 
-        Where the input is a vector, images are flattened.
+        Where the input is a vector, images are flattened. A numpy array is taken as a tensor.
         """
+        x = self._tensor(x)
         flat = len(self.input_shape) == 1 and x.dim() > 1
         x = x.flatten(1) if flat else x
         if x.dim() < 1 or len(x) == 0 or tuple(x.shape[1:]) != self.input_shape:
@@ -170,6 +179,14 @@ class Network(nn.Module):
         if not x.is_floating_point() and x.dtype not in (torch.uint8, torch.bool):
             raise BinepError(f"input of dtype {x.dtype}: allowed are floating, uint8 and bool")
         return x
+
+    def _tensor(self, values: Any) -> Tensor:
+        """Numpy arrays and lists as tensors where the network is; numbers in its precision."""
+        if isinstance(values, Tensor):
+            return values
+        like = self.couplings[0].synapses.kernel
+        found = torch.as_tensor(values, device=like.device)
+        return found.to(like.dtype) if found.is_floating_point() else found
 
     def clamp(self, x: Tensor | Clamped) -> Clamped:
         """Clamp a mini-batch to the input: real numbers, or uint8 pixels standing for 0..1."""
@@ -231,6 +248,7 @@ class Network(nn.Module):
         A floating tensor of shape (batch, outputs) is already a target and passes unchanged.
         """
         outputs = self.classes * self.per_class
+        labels = self._tensor(labels)
         if labels.is_floating_point():
             if labels.dim() != 2 or labels.shape[1] != outputs:
                 raise BinepError(
@@ -280,6 +298,20 @@ class Network(nn.Module):
         On a tie the lower class wins.
         """
         return self.scores(state, readout).argmax(1)
+
+    @torch.no_grad()
+    def forward(self, x: Tensor | Any, readout: str = "average") -> Tensor:
+        """The scores of the classes once the network has settled, (batch, classes)."""
+        from binep.core.relaxation import relax
+
+        clamped = self.clamp(x)
+        free = relax(self, clamped, self.initial(clamped), self.free_steps, tolerance=0.0)
+        return self.scores(free.state, readout)
+
+    def predict_images(self, x: Tensor | Any, readout: str = "average") -> Tensor:
+        """Class indices of any number of samples, (count,), read a few hundred at a time."""
+        parts = self.check(x).split(READ_AT_ONCE)
+        return torch.cat([self(part, readout).argmax(1) for part in parts])
 
 
 def _chain_shapes(input_shape: Shape, couplings: Sequence[Coupling]) -> list[Shape]:

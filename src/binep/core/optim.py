@@ -209,6 +209,21 @@ class Optimizers:
                     if rate in rates:
                         group[key] = rates[rate][group["coupling"]]
 
+    def state_dict(self) -> dict[str, Any]:
+        """The states of all of them: momenta, decays, flips, rates."""
+        return {name: o.state_dict() for name, o in vars(self).items() if o is not None}
+
+    def load_state_dict(self, states: Mapping[str, Any]) -> None:
+        """Go on from where `state_dict` was taken, of optimizers of the same network."""
+        mine = {name for name, optimizer in vars(self).items() if optimizer is not None}
+        if mine != set(states):
+            raise BinepError(
+                f"state of optimizers {', '.join(sorted(states))}: allowed is one of "
+                f"{', '.join(sorted(mine))}"
+            )
+        for name in mine:
+            getattr(self, name).load_state_dict(states[name])
+
     def step(self) -> list[int]:
         """One step of each; returns Bop's flips, one count a binary coupling."""
         flips = self.bop.step() if self.bop is not None else []
