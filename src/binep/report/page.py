@@ -1,10 +1,13 @@
-"""The page: tables, figures and records as one HTML file that needs nothing from outside."""
+"""The page: tables, figures and records as one HTML file that needs nothing from outside.
+
+Here is what it says; how that is marked up stands in `templates`.
+"""
 
 import base64
+import functools
 import json
 from collections.abc import Sequence
-from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -16,6 +19,9 @@ from binep.report.reading import Reading
 from binep.training import recipe as recipes
 from binep.training.trainer import troubles
 
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
 # Names of classes that are not digits.
 CLASSES = {
     "cifar10": "airplane, automobile, bird, cat, deer, dog, frog, horse, ship, truck",
@@ -23,26 +29,36 @@ CLASSES = {
 }
 
 
+Facts = dict[str, Any]  # what a template is filled with
+
+
 def make_page(groups: Sequence[Group], readings: Sequence[Reading | str]) -> str:
     """All groups compared, then each on its own; a text in place of a reading says why none."""
-    sections = [
-        _section(n, group, reading)
-        for n, (group, reading) in enumerate(zip(groups, readings, strict=True))
-    ]
-    title = f"binep: {', '.join(group.label for group in groups)}"
-    links = "".join(
-        f'<li><a href="#group-{n}">{escape(group.label)}</a></li>' for n, group in enumerate(groups)
+    single = any(group.recipe.network.per_class > 1 for group in groups)
+    page = _templates().get_template("page.html")
+    return page.render(
+        title=f"binep: {', '.join(group.label for group in groups)}",
+        headline=_unbroken(headline(groups)),
+        comparison=_comparison(groups, single),
+        groups=[
+            {"row": _comparison_row(group, single), **_group(n, group, reading)}
+            for n, (group, reading) in enumerate(zip(groups, readings, strict=True))
+        ],
     )
-    contents = f"<nav><ul>{links}</ul></nav>" if len(groups) > 1 else ""
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
-        f'<header><p class="kicker">binep report</p><h1>{_unbroken(headline(groups))}</h1>'
-        f"</header>\n<main>\n{contents}\n{_comparison(groups)}\n"
-        + "\n".join(sections)
-        + "\n</main>"
-        "\n</body>\n</html>\n"
+
+
+@functools.cache
+def _templates() -> "Environment":
+    """Templates that escape what they are filled with, and stop at a name that is not there."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    return Environment(
+        loader=PackageLoader("binep.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
 
 
@@ -75,10 +91,9 @@ def headline(groups: Sequence[Group]) -> str:
 
 
 def _unbroken(text: str) -> str:
-    """Escaped text in which a number stays on one line with its sign and its unit."""
-    text = escape(text)
+    """Text in which a number stays on one line with its sign and its unit."""
     for mark in (" %", " ± ", "n = "):
-        text = text.replace(mark, mark.replace(" ", "&nbsp;"))
+        text = text.replace(mark, mark.replace(" ", "\N{NO-BREAK SPACE}"))
     return text
 
 
@@ -88,12 +103,10 @@ def _over(spread: Spread) -> str:
     return f"mean ± standard deviation, n = {spread.n} seeds"
 
 
-def _comparison(groups: Sequence[Group]) -> str:
-    single = any(group.recipe.network.per_class > 1 for group in groups)
+def _comparison(groups: Sequence[Group], single: bool) -> Facts:
     header = ["Recipe", "Test error, %", "Training error, %"]
     header += ["Test error, single neuron, %"] if single else []
     header += ["Paper: test, %", "Paper: training, %", "n", "Epochs", "Time a run", "Device"]
-    rows = [_comparison_row(n, group, single) for n, group in enumerate(groups)]
     notes = [
         "Errors are means over seeds ± one sample standard deviation (none where n = 1), at "
         "the epoch shown. Training error is that of the free phase before each update, averaged "
@@ -110,16 +123,10 @@ def _comparison(groups: Sequence[Group]) -> str:
             f"{', '.join(held)}: training error counts what does not win by learning.margin, "
             "which holds the right class back in training and nowhere else."
         )
-    return (
-        '<section><h2>Results beside the paper</h2><div class="wide"><table>'
-        f"<thead><tr>{''.join(f'<th>{escape(cell)}</th>' for cell in header)}</tr></thead>"
-        f"<tbody>{''.join(rows)}</tbody></table></div>"
-        + "".join(f'<p class="note">{escape(note)}</p>' for note in notes)
-        + "</section>"
-    )
+    return {"header": header, "notes": notes}
 
 
-def _comparison_row(index: int, group: Group, single: bool) -> str:
+def _comparison_row(group: Group, single: bool) -> list[str]:
     recipe, paper = group.recipe, group.recipe.paper
     test, train = group.error("test"), group.error("train")
     cells = [f"{test or DASH}{'' if group.tested_on == 'test' else ' ‡'}", str(train or DASH)]
@@ -136,34 +143,32 @@ def _comparison_row(index: int, group: Group, single: bool) -> str:
         duration(sum(times) / len(times)) if times else DASH,
         ", ".join(sorted({str(run.record.get("device", DASH)) for run in group.counted})) or DASH,
     ]
-    name = f'<th scope="row"><a href="#group-{index}">{escape(group.label)}</a></th>'
-    return f"<tr>{name}{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
+    return cells
 
 
-def _section(index: int, group: Group, reading: Reading | str) -> str:
-    recipe = group.recipe
-    parts = [f"<h2>{escape(group.label)}</h2>"]
-    if recipe.summary:
-        parts.append(f'<p class="summary">{escape(recipe.summary)}</p>')
-    parts += [f'<p class="warning">{escape(text)}</p>' for text in _warnings(group)]
-    drawn = _curves(group) if group.epoch else []
+def _group(index: int, group: Group, reading: Reading | str) -> Facts:
+    warnings, drawn = _warnings(group), _curves(group) if group.epoch else []
     if isinstance(reading, str):
-        left_out = (
+        warnings.append(
             "Left out, since they need the trained network and its test images: residuals against "
             f"time, resting places, misread images, confusion matrix ({reading})."
         )
-        parts.append(f'<p class="warning">{escape(left_out)}</p>')
     else:
         drawn += _network_figures(group, reading)
-    blocks = [
-        _figure(f"g{index}-{n}", title, drawing, caption)
-        for n, (title, drawing, caption) in enumerate(drawn)
-    ]
-    parts.append(f'<div class="figures">{"".join(blocks)}</div>')
-    if isinstance(reading, Reading):
-        parts += [_misread(group, reading), _confusion(group, reading)]
-    parts += [_recipe(group), _records(group)]
-    return f'<section id="group-{index}">{"".join(parts)}</section>'
+    return {
+        "key": f"group-{index}",
+        "label": group.label,
+        "summary": group.recipe.summary,
+        "warnings": warnings,
+        "figures": [
+            _figure(f"g{index}-{n}", title, drawing, caption)
+            for n, (title, drawing, caption) in enumerate(drawn)
+        ],
+        "misread": None if isinstance(reading, str) else _misread(group, reading),
+        "confusion": None if isinstance(reading, str) else _confusion(group, reading),
+        "recipe": recipes.dumps(group.recipe),
+        "records": _records(group),
+    }
 
 
 def _warnings(group: Group) -> list[str]:
@@ -295,11 +300,11 @@ def _images(group: Group, reading: Reading) -> str:
     return f"{reading.samples:,} of {reading.available:,} {group.tested_on} images"
 
 
-def _figure(key: str, title: str, drawing: Any, caption: str) -> str:
-    return (
-        f"<figure><h3>{escape(title)}</h3>{figures.svg(drawing, key, title)}"
-        f"<figcaption>{escape(caption)}</figcaption></figure>"
-    )
+def _figure(key: str, title: str, drawing: Any, caption: str) -> Facts:
+    from markupsafe import Markup
+
+    svg = figures.svg(drawing, key, title)
+    return {"title": title, "svg": Markup(svg), "caption": caption}
 
 
 def _class_name(group: Group, label: int) -> str:
@@ -307,14 +312,13 @@ def _class_name(group: Group, label: int) -> str:
     return names.split(", ")[label] if names else str(label)
 
 
-def _misread(group: Group, reading: Reading) -> str:
+def _misread(group: Group, reading: Reading) -> Facts:
     readouts = ("average", "single") if group.recipe.network.per_class > 1 else ("average",)
     counts = ", ".join(
         f"{reading.wrong[r]} ({100 * reading.wrong[r] / reading.samples:.2f} %)"
         + (f" by the {figures.READOUT_NAMES[r]}" if len(readouts) > 1 else "")
         for r in readouts
     )
-    shown = "".join(_misread_image(group, *example) for example in reading.examples)
     caption = (
         f"Misread by the network of seed {reading.seed}: {counts} of {_images(group, reading)}. "
         f"Shown are {len(reading.examples)}, evenly spread over the set, with true class → "
@@ -322,63 +326,45 @@ def _misread(group: Group, reading: Reading) -> str:
         if reading.examples
         else f"The network of seed {reading.seed} reads {_images(group, reading)} right."
     )
-    return (
-        f'<figure class="misread"><h3>Misread images</h3><div class="images">{shown}</div>'
-        f"<figcaption>{escape(caption)}</figcaption></figure>"
-    )
+    images = [_misread_image(group, *example) for example in reading.examples]
+    return {"images": images, "caption": caption}
 
 
-def _misread_image(group: Group, image: Tensor, true: int, read: int) -> str:
+def _misread_image(group: Group, image: Tensor, true: int, read: int) -> Facts:
     encoded = base64.b64encode(figures.png(image.permute(1, 2, 0).numpy())).decode()
-    names = [escape(_class_name(group, label)) for label in (true, read)]
-    return (
-        f'<div><img alt="{names[0]}, read as {names[1]}" src="data:image/png;base64,{encoded}">'
-        f"<span>{names[0]} → {names[1]}</span></div>"
-    )
+    return {"true": _class_name(group, true), "read": _class_name(group, read), "png": encoded}
 
 
-def _confusion(group: Group, reading: Reading) -> str:
-    names = [escape(_class_name(group, n)) for n in range(len(reading.confusion))]
+def _confusion(group: Group, reading: Reading) -> Facts:
+    names = [_class_name(group, n) for n in range(len(reading.confusion))]
     most = max(
         (count for t, row in enumerate(reading.confusion) for p, count in enumerate(row) if t != p),
         default=0,
-    )
-
-    def cell(true: int, read: int, count: int) -> str:
-        if true == read:
-            return f'<td class="right">{count}</td>'
-        if not count:
-            return "<td></td>"
-        return f'<td style="--heat: {0.08 + 0.62 * count / most:.2f}" class="heat">{count}</td>'
-
-    rows = "".join(
-        f'<tr><th scope="row">{names[t]}</th>'
-        + "".join(cell(t, p, count) for p, count in enumerate(row))
-        + f"<td>{sum(row)}</td></tr>"
-        for t, row in enumerate(reading.confusion)
     )
     caption = (
         f"How often each true class (row) is read as each class (column), average readout, over "
         f"{_images(group, reading)}; the stronger the colour, the more frequent the mistake. "
         f"Network of seed {reading.seed}."
     )
-    return (
-        '<figure><h3>Confusion matrix</h3><div class="wide"><table class="confusion"><thead><tr>'
-        "<th>true \\ read</th>"
-        + "".join(f"<th>{name}</th>" for name in names)
-        + f"<th>all</th></tr></thead><tbody>{rows}</tbody></table></div>"
-        f"<figcaption>{escape(caption)}</figcaption></figure>"
-    )
+    rows = [
+        {
+            "name": names[true],
+            "cells": [
+                {
+                    "right": true == read,
+                    "count": count,
+                    "heat": f"{0.08 + 0.62 * count / (most or 1):.2f}",
+                }
+                for read, count in enumerate(row)
+            ],
+            "all": sum(row),
+        }
+        for true, row in enumerate(reading.confusion)
+    ]
+    return {"names": names, "rows": rows, "caption": caption}
 
 
-def _recipe(group: Group) -> str:
-    return (
-        "<details><summary>Complete recipe</summary>"
-        f"<pre>{escape(recipes.dumps(group.recipe))}</pre></details>"
-    )
-
-
-def _records(group: Group) -> str:
+def _records(group: Group) -> Facts:
     """The record of each run, side by side."""
     everyone = [*group.runs, *group.repeated]
     keys = list(dict.fromkeys(key for run in everyone for key in run.record))
@@ -389,17 +375,7 @@ def _records(group: Group) -> str:
     ]
     rows = [("epochs", progress)]
     rows += [(key, [_fact(key, run.record.get(key)) for run in everyone]) for key in keys]
-    head = "".join(f"<th>{escape(run.folder.name)}</th>" for run in everyone)
-    body = "".join(
-        f'<tr><th scope="row">{escape(key)}</th>'
-        + "".join(f"<td>{escape(value)}</td>" for value in values)
-        + "</tr>"
-        for key, values in rows
-    )
-    return (
-        '<details><summary>Record of each run</summary><div class="wide"><table class="record">'
-        f"<thead><tr><th></th>{head}</tr></thead><tbody>{body}</tbody></table></div></details>"
-    )
+    return {"runs": [run.folder.name for run in everyone], "rows": rows}
 
 
 def _fact(key: str, value: Any) -> str:
@@ -408,68 +384,3 @@ def _fact(key: str, value: Any) -> str:
     if key == "seconds" and isinstance(value, int | float):
         return duration(value)
     return value if isinstance(value, str) else json.dumps(value)
-
-
-STYLE = """
-:root { color-scheme: light dark; --ink: #26292e; --soft: #62676f; --paper: #ffffff;
-  --card: #f7f7f5; --grid: #d8dade; --accent: #0072b2; --warn: #9a4a00; --heat-rgb: 213 94 0; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6e6e3; --soft: #a2a7ae; --paper: #17191c;
-  --card: #1f2226; --grid: #3b4046; --accent: #66b8e8; --warn: #f0a35e; } }
-@media print { :root { color-scheme: light; --ink: #000; --soft: #444; --paper: #fff;
-  --card: #fff; --grid: #ccc; --accent: #000; --warn: #000; }
-  details::details-content { content-visibility: visible; block-size: auto; }
-  body { font-size: 10pt; } section { break-before: auto; } nav { display: none; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; padding: 2rem 1.25rem 4rem; max-width: 68rem; color: var(--ink);
-  background: var(--paper); font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto,
-  "Helvetica Neue", "DejaVu Sans", sans-serif; overflow-wrap: break-word; }
-a { color: var(--accent); text-decoration-thickness: 1px; text-underline-offset: 2px; }
-.kicker { margin: 0; color: var(--soft); font-size: .8rem; letter-spacing: .08em;
-  text-transform: uppercase; }
-h1 { margin: .25rem 0 1.5rem; font-size: 1.6rem; line-height: 1.3; font-weight: 650;
-  text-wrap: pretty; }
-h2 { margin: 2.75rem 0 .5rem; font-size: 1.25rem; line-height: 1.3; }
-h3 { margin: 0 0 .4rem; font-size: .95rem; }
-nav ul { display: flex; flex-wrap: wrap; gap: .25rem 1.25rem; margin: 0; padding: 0;
-  list-style: none; }
-.summary { margin: 0 0 1rem; color: var(--soft); }
-.note { margin: .4rem 0; color: var(--soft); font-size: .85rem; max-width: 48rem; }
-.warning { margin: .5rem 0; padding: .1rem 0 .1rem .75rem; border-left: 3px solid var(--warn);
-  font-size: .9rem; }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .875rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .35rem .7rem; text-align: right; border-bottom: 1px solid var(--grid);
-  vertical-align: bottom; }
-thead th { font-weight: 600; color: var(--soft); border-bottom: 1.5px solid var(--ink); }
-th:first-child { text-align: left; padding-left: 0; }
-tbody th { font-weight: 500; white-space: nowrap; }
-tbody td { white-space: nowrap; }
-.figures { display: grid; gap: 1rem; margin: 1.25rem 0;
-  grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); }
-figure { margin: 0 0 1rem; padding: 1rem; background: var(--card); border-radius: 6px;
-  break-inside: avoid; }
-.figures figure { margin: 0; }
-figure svg { display: block; width: 100%; height: auto; }
-figure svg * { stroke-linejoin: round; stroke-linecap: butt; }
-figure svg text { font-family: inherit !important; }
-figcaption { margin-top: .5rem; color: var(--soft); font-size: .8rem; line-height: 1.45;
-  max-width: 48rem; }
-.images { display: grid; gap: .75rem .5rem; grid-template-columns: repeat(auto-fill,
-  minmax(5rem, 1fr)); }
-.images div { text-align: center; font-size: .8rem; line-height: 1.2; }
-.images img { display: block; width: 4.2rem; height: 4.2rem; margin: 0 auto .25rem;
-  image-rendering: pixelated; }
-.confusion th, .confusion td { padding: .25rem .5rem; min-width: 2.4rem; text-align: center;
-  border-bottom: none; }
-.confusion th:first-child { text-align: right; padding-right: .75rem; }
-.confusion td:last-child, .confusion th:last-child { color: var(--soft); }
-.confusion .right { font-weight: 600; }
-.confusion .heat { background: rgb(var(--heat-rgb) / var(--heat)); print-color-adjust: exact; }
-details { margin: .75rem 0; }
-summary { cursor: pointer; font-size: .95rem; font-weight: 600; }
-pre { padding: 1rem; overflow-x: auto; background: var(--card); border-radius: 6px;
-  font: .8rem/1.5 ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; }
-.record td, .record th { text-align: left; white-space: normal; overflow-wrap: anywhere;
-  min-width: 9rem; vertical-align: top; }
-.record th:first-child { min-width: 6rem; }
-"""
