@@ -78,3 +78,73 @@ def test_a_run_of_0_1_on_a_gpu_goes_on_with_its_own_generators(tmp_path: Path):
         trainer.epoch()
     for mine, theirs in zip(resumed.network.parameters(), old.network.parameters(), strict=True):
         assert torch.equal(mine, theirs)
+
+
+def _altered(**changes):
+    def alter(tensors, facts):
+        for name, change in changes.items():
+            name = name.replace("__", ".")
+            if name in facts:
+                facts[name] = change(facts[name])
+            elif change is None:
+                del tensors[name]
+            else:
+                tensors[name] = change(tensors[name])
+
+    return alter
+
+
+@pytest.mark.parametrize(
+    ("alter", "told"),
+    [
+        (_altered(momentum__0=lambda m: torch.cat([m, m])), "momentum.0 is torch.float32 of shape"),
+        (_altered(momentum__0=lambda m: m[:0]), "momentum.0 is torch.float32 of shape"),
+        (_altered(momentum__0=lambda m: m.T.contiguous()), "momentum.0 is torch.float32 of shape"),
+        (_altered(momentum__0=lambda m: m.double()), "momentum.0 is torch.float64"),
+        (_altered(momentum__1=lambda m: m * float("nan")), "momentum.1 holds NaN"),
+        (_altered(couplings__0__bias=lambda b: b + float("inf")), "couplings.0.bias holds NaN"),
+        (_altered(couplings__1__bits=lambda b: b[1:]), "couplings.1.bits is torch.uint8"),
+        (_altered(couplings__1__scale=None), "couplings.1.scale is missing"),
+        (_altered(order=lambda o: o * 0), "order is none of"),
+        (_altered(order=lambda o: o[1:]), "order is none of"),
+        (_altered(random__sign=None), "random.sign is missing"),
+        (_altered(decay=lambda d: {**d, "0": 0.0}), "decay of momentum.0 is 0.0"),
+        (_altered(flips=lambda f: {**f, "0": -1}), "flips of momentum.0"),
+        (_altered(position=lambda p: 10**9), "position=1000000000"),
+        (lambda tensors, facts: tensors.update(other=torch.zeros(1)), "other does not belong"),
+    ],
+)
+def test_a_sealed_checkpoint_of_something_else_changes_nothing(alter, told: str, tmp_path: Path):
+    recipe, digits = small_recipe("digits-1fc-w"), data.load("digits")
+    saved = runs.build_trainer(recipe, digits, 0, CPU, "reference")
+    batches = iter(range(3))
+    saved.epoch(lambda: next(batches) < 2)
+    checkpoints.save(tmp_path, saved)
+    found = checkpoints.load(tmp_path, warn=pytest.fail)
+    assert found is not None
+    alter(*found)
+    other = runs.build_trainer(recipe, digits, 1, CPU, "reference")
+    before = [parameter.clone() for parameter in other.network.parameters()]
+    with pytest.raises(BinepError, match=told):
+        checkpoints.restore(other, *found)
+    for mine, theirs in zip(other.network.parameters(), before, strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_a_damaged_newest_checkpoint_is_told_and_never_exported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    from binep.deploy.export import export
+
+    recipe = small_recipe("digits-1fc-w", "training.epochs=2")
+    run = runs.train(recipe, out=tmp_path, watcher=runs.Watcher())
+    capsys.readouterr()
+    newest = sorted(run.folder.glob("checkpoint-*.safetensors"))[-1]
+    damaged = bytearray(newest.read_bytes())
+    damaged[-1] ^= 1
+    newest.write_bytes(damaged)
+    run.evaluate("test")
+    assert f"{newest.name} was damaged or altered" in capsys.readouterr().err
+    with pytest.raises(BinepError, match="its newest checkpoint is damaged"):
+        export(run, tmp_path / "shipped")
+    assert not (tmp_path / "shipped").exists()

@@ -63,7 +63,7 @@ def export(
         raise BinepError(f"learning with format {format!r}: allowed is format 'c'")
     if options.vectors is not None and options.vectors < 0:
         raise BinepError(f"vectors={options.vectors}: allowed is at least 0, which means all")
-    network = store(run.network("cpu"), run.recipe, options.readout, _origin(run))
+    network = store(run.network("cpu", newest=True), run.recipe, options.readout, _origin(run))
     make_folder(to)
     if format == "packed":
         path = to / f"{run.folder.name}.safetensors"

@@ -8,7 +8,7 @@ checkpoint exists. Two are kept, so that one damaged on disk costs only the work
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -47,10 +47,13 @@ def save(folder: Path, trainer: Trainer) -> Path:
     return stem.with_suffix(".json")
 
 
-def load(folder: Path, warn: Callable[[str], None]) -> tuple[Tensors, Facts] | None:
+def load(
+    folder: Path, warn: Callable[[str], None], *, newest: bool = False
+) -> tuple[Tensors, Facts] | None:
     """The newest checkpoint that is whole; damaged ones are named to `warn` and passed over.
 
-    None if there is none; an error if there are some and all are damaged.
+    None if there is none; an error if there are some and all are damaged, or with `newest` if
+    the newest is.
     """
     damage = []
     for path in _found(folder):
@@ -58,6 +61,11 @@ def load(folder: Path, warn: Callable[[str], None]) -> tuple[Tensors, Facts] | N
             found = _read(path)
         except _DamagedError as error:
             damage.append(f"{path.name}: {error}")
+            if newest:
+                raise BinepError(
+                    f"{folder}: its newest checkpoint is damaged ({damage[0]}); binep train "
+                    "--resume goes on from the one before"
+                ) from None
             continue
         for line in damage:
             warn(f"{line}; going on from {path.name}")
@@ -68,7 +76,12 @@ def load(folder: Path, warn: Callable[[str], None]) -> tuple[Tensors, Facts] | N
 
 
 def restore(trainer: Trainer, tensors: Tensors, facts: Facts) -> None:
-    """Put a trainer, freshly built from the same recipe, where the checkpoint left it."""
+    """Put a trainer, freshly built from the same recipe, where the checkpoint left it.
+
+    A seal proves that a checkpoint is whole, not that it is of this training: before anything is
+    changed all that is in it is checked.
+    """
+    _check(trainer, tensors, facts)
     _restore_streams(trainer, tensors)
     restore_network(trainer.network, tensors)
     for optimizer in trainer.optimizers:
@@ -122,7 +135,8 @@ def _restore_streams(trainer: Trainer, tensors: Tensors) -> None:
 
 @torch.no_grad()
 def restore_network(network: Network, tensors: Tensors) -> None:
-    """Give a network the parameters of a checkpoint."""
+    """Give a network the parameters of a checkpoint, once they have been found to fit."""
+    _check_tensors(_parameters(network), tensors)
     for n, coupling in enumerate(network.couplings):
         if coupling.binary:
             bits = np.unpackbits(tensors[f"couplings.{n}.bits"].numpy())
@@ -135,9 +149,69 @@ def restore_network(network: Network, tensors: Tensors) -> None:
             coupling.bias.copy_(tensors[f"couplings.{n}.bias"])
 
 
-def _pack(trainer: Trainer) -> tuple[Tensors, Facts]:
+def _check(trainer: Trainer, tensors: Tensors, facts: Facts) -> None:
+    """See that a checkpoint is of a trainer like this one, in every shape, type and number."""
+    _check_tensors(_parameters(trainer.network), tensors)
+    known = {*_parameters(trainer.network), *(f"random.{name}" for name in trainer.streams)}
+    momenta = {f"momentum.{n}": p for n, p in _momenta(trainer)}
+    kept = {name: p for name, p in momenta.items() if name in tensors}
+    _check_tensors(kept, tensors)
+    for name in kept:
+        decay, flips = (facts.get(key, {}).get(name[9:]) for key in ("decay", "flips"))
+        if not (isinstance(decay, float) and 0 < decay <= 1):
+            raise BinepError(
+                f"checkpoint: decay of {name} is {decay!r}: allowed is above 0 up to 1"
+            )
+        if not _is_count(flips):
+            raise BinepError(f"checkpoint: flips of {name} are {flips!r}: allowed is a count")
+    for name in trainer.streams:
+        if f"random.{name}" not in tensors:
+            raise BinepError(f"checkpoint: random.{name} is missing")
+    samples, order = len(trainer.dataset.train), tensors.get("order")
+    if order is not None and (
+        order.shape != (samples,)
+        or order.dtype != torch.int32
+        or not torch.equal(order.sort().values, torch.arange(samples, dtype=torch.int32))
+    ):
+        raise BinepError(f"checkpoint: order is none of the {samples} training samples")
+    for key, most in (("epoch", None), ("position", samples)):
+        if not _is_count(facts.get(key)) or (most is not None and facts[key] > most):
+            raise BinepError(f"checkpoint: {key}={facts.get(key)!r}: allowed is a count")
+    unknown = sorted(set(tensors) - known - set(momenta) - {"order"})
+    if unknown:
+        raise BinepError(f"checkpoint: {unknown[0]} does not belong to this network")
+
+
+def _check_tensors(like: Tensors, tensors: Tensors) -> None:
+    """See that tensors of given names have the shapes and types of others, and finite numbers."""
+    for name, wanted in like.items():
+        found = tensors.get(name)
+        if found is None:
+            raise BinepError(f"checkpoint: {name} is missing")
+        if found.shape != wanted.shape or found.dtype != wanted.dtype:
+            raise BinepError(
+                f"checkpoint: {name} is {found.dtype} of shape {tuple(found.shape)}: allowed is "
+                f"{wanted.dtype} of shape {tuple(wanted.shape)}"
+            )
+        if found.is_floating_point() and not bool(found.isfinite().all()):
+            raise BinepError(f"checkpoint: {name} holds NaN or infinite numbers")
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _momenta(trainer: Trainer) -> Iterator[tuple[str, Tensor]]:
+    """What Bop flips, by the number of its coupling."""
+    bop = trainer.optimizers.bop
+    for group in bop.param_groups if bop is not None else []:
+        yield str(group["coupling"]), group["params"][0]
+
+
+def _parameters(network: Network) -> Tensors:
+    """A network's parameters as they are stored, signs as bits."""
     tensors: Tensors = {}
-    for n, coupling in enumerate(trainer.network.couplings):
+    for n, coupling in enumerate(network.couplings):
         if coupling.binary:
             bits = np.packbits((coupling.signs.detach() > 0).flatten().cpu().numpy())
             tensors[f"couplings.{n}.bits"] = torch.from_numpy(bits)
@@ -146,6 +220,11 @@ def _pack(trainer: Trainer) -> tuple[Tensors, Facts]:
             tensors[f"couplings.{n}.weight"] = coupling.weight.detach()
         if coupling.bias is not None:
             tensors[f"couplings.{n}.bias"] = coupling.bias.detach()
+    return tensors
+
+
+def _pack(trainer: Trainer) -> tuple[Tensors, Facts]:
+    tensors = _parameters(trainer.network)
     progress = trainer.progress
     facts: Facts = {
         "format": FORMAT,

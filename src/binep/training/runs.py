@@ -12,6 +12,7 @@ import os
 import platform
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -58,9 +59,12 @@ class Run:
     def finished(self) -> bool:
         return len(self.metrics) >= self.recipe.training.epochs
 
-    def network(self, device: str = "auto") -> Network:
-        """The trained network of the newest checkpoint."""
-        found = checkpoints.load(self.folder, warn=lambda text: None)
+    def network(self, device: str = "auto", *, newest: bool = False) -> Network:
+        """The trained network of the newest checkpoint.
+
+        If that is damaged, the one before is read with a warning; with `newest` it is an error.
+        """
+        found = checkpoints.load(self.folder, warn=_warn_of_damage, newest=newest)
         if found is None:
             raise BinepError(f"{self.folder} has no checkpoint yet: let it train for a while")
         network = self.recipe.build_network()
@@ -97,6 +101,10 @@ class Run:
         """Read the "test" or "train" images out of the trained network."""
         dataset = self.dataset(device=device, data_dir=data_dir, offline=offline)
         return evaluate(self.engine(device), dataset, getattr(dataset, split))
+
+
+def _warn_of_damage(text: str) -> None:
+    print(f"warning: {text}", file=sys.stderr, flush=True)
 
 
 def run_name(recipe: Recipe, seed: int) -> str:
