@@ -57,7 +57,6 @@ def test_the_file_is_little_larger_than_what_is_in_it():
     """Within 2 %; the header of some 1.5 kB weighs more only in networks below 75 kB."""
     network = stored("mnist-1fc-w", "network.dense=[1024]")
     information = (784 * 1024 + 1024 * 10) / 8 + 4 * (2 + 1024 + 10)
-    assert packed.information(network) == information
     assert len(packed.dumps(network)) <= 1.02 * information
 
 

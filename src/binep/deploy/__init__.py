@@ -2,11 +2,12 @@
 
     stored      what is shipped: the architecture, the parameters, how it is run
     packed      one .safetensors file of it, weights one bit each, sealed by a SHA-256
+    rules       what neurons send, how states move, when weights flip; the same in `c/rules.h`
     sums        sums over synapses: plain numpy, or bit-packed kernels where Numba is installed
-    relaxing    a mini-batch while it relaxes, in either of the following arithmetics
+    relaxing    a stored network and a mini-batch of it, in either of the following arithmetics
     runtime     relaxation and prediction in numpy, in the training network's order of arithmetic
     fixed       the same network in integers
-    learning    learning in integers, an image at a time
+    learning    learning in integers, an image at a time, as the plan of a training says
     layout      the order of neurons and synapses in hardware
     c_program, memory, folder       a folder of C, or of memory images, and its README
     export      from a run to any of the formats

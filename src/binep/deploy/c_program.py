@@ -4,7 +4,7 @@ Everything that is code stands in `c/`; what is written here are constants. A ne
 in integers (`fixed`), any other in float32.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import resources
 from pathlib import Path
 
@@ -42,15 +42,18 @@ def write(
     reason = fixed.why_not(network)
     if learning is not None and reason is not None:
         raise BinepError(f"learning in C needs a network that runs in integers: {reason}")
-    whole = FixedNetwork(network, state_bits) if reason is None else None
-    model = Runtime(network) if whole is None else whole
-    agreement = None if whole is None else fixed.compare_on_images(whole, images)
-    expected = model.predict(images) if agreement is None else agreement.classes
+    if reason is None:
+        model = whole = FixedNetwork(network, state_bits)
+        agreement = fixed.compare_on_images(whole, images)
+        expected, arithmetic = agreement.classes, _in_integers(whole, agreement)
+    else:
+        model, whole = Runtime(network), None
+        expected, arithmetic = model.predict(images), _in_floats(reason)
     files: dict[str, str | bytes] = {
         "network.h": _header(network, whole, learning),
         "network.c": "\n".join(_data(model, learning)) + "\n",
         "vectors.bin": vectors(images, labels, expected),
-        "README.md": _readme(network, len(images), _arithmetic(whole, agreement, reason), learning),
+        "README.md": _readme(network, len(images), arithmetic, learning),
     }
     names = ["binep.h", "rules.h", "main.c", "Makefile"]
     names += ["float.c"] if whole is None else ["fixed.h", "fixed.c"]
@@ -144,19 +147,7 @@ def _header(network: StoredNetwork, whole: FixedNetwork | None, learning: FixedR
             "PIXEL_SHIFT": learning.pixel_shift,
             "SEED": f"{learning.seed}u",
         }
-        types += [
-            f"typedef int{width}_t binep_momentum;",
-            "/* A phase: it begins where phase `start` ended, or at t = 0 with -1. */",
-            "struct binep_phase {",
-            "    int32_t steps, start, constant;",
-            "    int64_t beta;",
-            "};",
-            "extern const struct binep_phase binep_phases[BINEP_PHASES];",
-            "extern const int32_t binep_first_synapse[BINEP_COUPLINGS];",
-            "extern const int32_t binep_flip_above[BINEP_COUPLINGS];",
-            "extern const uint32_t binep_half_life[BINEP_COUPLINGS];",
-            "extern const int64_t binep_bias_step[BINEP_COUPLINGS];",
-        ]
+        types.append(f"typedef int{width}_t binep_momentum;")
     stored = "" if learning is not None else "const"
     lines = [
         "/* Sizes and constants of this network. Generated: see README.md. */",
@@ -193,9 +184,8 @@ def _data(model: Relaxer, learning: FixedRule | None) -> Iterator[str]:
         values = coupling.signs if coupling.binary else coupling.weight
         rows = layout.synapses(coupling, shapes[n], values)
         if coupling.binary:
-            yield from _array(
-                f"{stored} uint32_t weights{n}", map(_word, layout.pack(rows > 0).flat)
-            )
+            words = map(_word, layout.pack(rows > 0).flat)
+            yield from _array(f"{stored} uint32_t weights{n}", words)
         else:
             yield from _array(f"static const float weights{n}", map(_float, rows.flat))
         for name, values in zip(("gain", "gain_down", "bias"), model.parameters(n), strict=True):
@@ -207,18 +197,15 @@ def _data(model: Relaxer, learning: FixedRule | None) -> Iterator[str]:
     if learning is not None:
         sizes = [coupling.above * coupling.fan_in for coupling in network.couplings]
         begins = np.cumsum([0, *sizes[:-1]])
-        count = "[BINEP_COUPLINGS]"
-        yield from _array("const int32_t binep_first_synapse", map(str, begins), count)
-        yield from _array("const int32_t binep_flip_above", map(str, learning.flip_above), count)
-        lives = (f"{each}u" for each in learning.half_life)
-        yield from _array("const uint32_t binep_half_life", lives, count)
-        yield from _array("const int64_t binep_bias_step", map(_long, learning.bias_step), count)
+        each = zip(begins, learning.flip_above, learning.half_life, learning.bias_step, strict=True)
+        rates = (f"{{{first}, {tau}, {life}u, {_long(step)}}}" for first, tau, life, step in each)
+        yield from _array("const struct binep_rates binep_rates", rates)
         phases = (
             f"{{{phase.steps}, {-1 if phase.start is None else phase.start}, "
             f"{int(phase.constant or not phase.nudged)}, {_long(beta)}}}"
             for phase, beta in zip(learning.rule.plan.phases, learning.betas, strict=True)
         )
-        yield from _array("const struct binep_phase binep_phases", phases, "[BINEP_PHASES]")
+        yield from _array("const struct binep_phase binep_phases", phases)
     yield "const struct binep_layer binep_layers[BINEP_LAYERS] = {"
     first = first_word = 0
     for shape in network.layer_shapes:
@@ -251,16 +238,11 @@ def _sizes(coupling: StoredCoupling, below_shape: Shape) -> list[int]:
     ]
 
 
-def _array(name: str, items: Iterator[str], size: str = "[]") -> Iterator[str]:
-    yield f"{name}{size} = {{"
-    line: list[str] = []
-    for item in items:
-        line.append(item)
-        if len(line) == _COLUMNS:
-            yield f"    {', '.join(line)},"
-            line = []
-    if line:
-        yield f"    {', '.join(line)},"
+def _array(name: str, items: Iterable[str]) -> Iterator[str]:
+    yield f"{name}[] = {{"
+    words = list(items)
+    for begin in range(0, len(words), _COLUMNS):
+        yield f"    {', '.join(words[begin : begin + _COLUMNS])},"
     yield "};\n"
 
 
@@ -289,9 +271,7 @@ def _readme(network: StoredNetwork, count: int, arithmetic: str, learning: Fixed
     return readme("c", network, values)
 
 
-def _arithmetic(whole: FixedNetwork | None, agreement: Agreement | None, reason: str | None) -> str:
-    if whole is not None and agreement is not None:
-        return _in_integers(whole, agreement)
+def _in_floats(reason: str | None) -> str:
     return (
         f"This network runs in float32 (`float.c`), not in integers: {reason}. The order of "
         "arithmetic is the training network's, but sums of real numbers run one by one, so that "

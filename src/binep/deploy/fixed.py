@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from binep.deploy import rules
-from binep.deploy.relaxing import Relaxer
+from binep.deploy.relaxing import LARGEST_BATCH, Relaxer
 from binep.deploy.rules import PARAMETER_BITS
 from binep.deploy.runtime import Runtime
 from binep.deploy.stored import LEVELS, Array, Shape, StoredNetwork
@@ -35,8 +35,6 @@ MOST_STATE_BITS = 29
 _LARGEST_DRIVE = 2.0**52
 # Decisions compared one by one; beyond this, a sample of the neurons.
 _MOST_THRESHOLDS = 2**22
-
-_BATCH = 256
 
 
 def why_not(network: StoredNetwork) -> str | None:
@@ -173,8 +171,8 @@ def compare_on_images(fixed: FixedNetwork, images: Array) -> Agreement:
     """Relax images in integers and in float32, side by side, and compare every bit."""
     runtime, classes = Runtime(fixed.network), []
     differ = bits = bits_differ = 0
-    for begin in range(0, len(images), _BATCH):
-        some = images[begin : begin + _BATCH]
+    for begin in range(0, len(images), LARGEST_BATCH):
+        some = images[begin : begin + LARGEST_BATCH]
         mine, theirs = [], []
         for mine, theirs in zip(fixed.trace(some), runtime.trace(some), strict=True):
             for whole, real in zip(mine, theirs, strict=True):

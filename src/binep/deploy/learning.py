@@ -82,16 +82,12 @@ class FixedRule:
         """The sign of the span."""
         return 1 if self.rule.plan.span > 0 else -1
 
-    @property
-    def _span(self) -> float:
-        return abs(self.rule.plan.span)
-
     def _thresholds(self, shift: int) -> list[int]:
         """Theta of every coupling; that of the pixels in units of 2^shift."""
         rule, found = self.rule, []
         for n, (gamma, tau) in enumerate(zip(rule.gamma, rule.tau, strict=True)):
             levels = LEVELS / 2**shift if n == 0 else 1
-            found.append(math.floor(tau * self._span * rule.batch_size / gamma * levels))
+            found.append(math.floor(tau * abs(rule.plan.span) * rule.batch_size / gamma * levels))
         return found
 
     @cached_property
@@ -113,7 +109,7 @@ class FixedRule:
 
     @property
     def bias_step(self) -> list[int]:
-        scale = 2.0**PARAMETER_BITS / (self._span * self.rule.batch_size)
+        scale = 2.0**PARAMETER_BITS / (abs(self.rule.plan.span) * self.rule.batch_size)
         return [round(lr * scale) for lr in self.rule.lr_bias]
 
 

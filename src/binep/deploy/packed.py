@@ -70,16 +70,6 @@ def save(network: StoredNetwork, path: Path) -> None:
     write_whole(path, dumps(network))
 
 
-def information(network: StoredNetwork) -> int:
-    """Bytes of what the file is about: one bit a binary weight, four bytes a real parameter."""
-    total = 0
-    for coupling in network.couplings:
-        weights = math.prod(coupling.weight_shape)
-        total += math.ceil(weights / 8) if coupling.binary else 4 * weights
-        total += sum(4 * p.size for p in (coupling.scale, coupling.bias) if p is not None)
-    return total
-
-
 def _compact(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 

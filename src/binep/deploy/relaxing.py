@@ -15,7 +15,7 @@ State = list[Array]
 
 # Numbers in the windows of a convolution, over a mini-batch: what bounds the memory that is used.
 _ROOM = 2**24
-_LARGEST_BATCH = 256
+LARGEST_BATCH = 256
 
 
 class Relaxer(ABC):
@@ -108,7 +108,7 @@ class Relaxer(ABC):
             for coupling, shape in zip(self.network.couplings, self.network.shapes, strict=False)
             if coupling.kind == "conv"
         ]
-        return int(np.clip(_ROOM // max([1, *windows]), 1, _LARGEST_BATCH))
+        return int(np.clip(_ROOM // max([1, *windows]), 1, LARGEST_BATCH))
 
     def _top(self, state: State) -> Array:
         """What is read out: the top layer, or what the softmax sees of it."""

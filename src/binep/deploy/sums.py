@@ -53,7 +53,7 @@ class Sums:
     def down(self, above: Array) -> Array:
         """Sums on the layer below of a dense coupling, float32 (batch, *below)."""
         if self.kernels is not None and above.dtype == bool:
-            planes = _packed(above)[:, None]
+            planes = layout.pack(above, 64)[:, None]
             sums = self.kernels.count_dense(self._down_rows, planes).astype(np.float32)
         else:
             sums = above.astype(np.float32, copy=False) @ self._kernel
@@ -100,12 +100,12 @@ class Sums:
     @cached_property
     def _rows(self) -> Array:
         """[w > 0] of each neuron above, packed, (above, words)."""
-        return _packed(self.coupling.signs.reshape(self.coupling.above, -1) > 0)
+        return layout.pack(self.coupling.signs.reshape(self.coupling.above, -1) > 0, 64)
 
     @cached_property
     def _down_rows(self) -> Array:
         """[w > 0] of each neuron below of a dense coupling, packed, (below, words)."""
-        return _packed(np.ascontiguousarray(self.coupling.signs.T) > 0)
+        return layout.pack(np.ascontiguousarray(self.coupling.signs.T) > 0, 64)
 
     @cached_property
     def _taps(self) -> Array:
@@ -115,12 +115,12 @@ class Sums:
     @cached_property
     def _tap_rows(self) -> Array:
         """[w > 0] of the same, packed, (above, kernel, kernel, words)."""
-        return _packed(self._taps > 0)
+        return layout.pack(self._taps > 0, 64)
 
     def _dense(self, below: Array) -> Array:
         if self.kernels is not None and below.dtype in (bool, np.uint8):
             bits = [below] if below.dtype == bool else [below >> k & 1 == 1 for k in range(8)]
-            planes = np.stack([_packed(plane) for plane in bits], axis=1)
+            planes = np.stack([layout.pack(plane, 64) for plane in bits], axis=1)
             return self.kernels.count_dense(self._rows, planes).astype(np.float32)
         return below.astype(np.float32, copy=False) @ self._kernel.T
 
@@ -128,7 +128,7 @@ class Sums:
         """The convolution before pooling, float32 (batch, above, height, width)."""
         padding = self.coupling.padding
         if self.kernels is not None and below.dtype == bool:
-            bits = _packed(np.ascontiguousarray(below.transpose(0, 2, 3, 1)))
+            bits = layout.pack(np.ascontiguousarray(below.transpose(0, 2, 3, 1)), 64)
             return self.kernels.count_conv(self._tap_rows, bits, padding).astype(np.float32)
         padded = np.pad(below, [(0, 0), (0, 0), (padding,) * 2, (padding,) * 2])
         windows = _windows(padded.astype(np.float32, copy=False), self.coupling.kernel)
@@ -143,10 +143,6 @@ class Sums:
         flat = (len(above), shape[0], -1)
         np.put_along_axis(maps, switches.reshape(flat), above.reshape(flat), axis=2)
         return maps.reshape(len(above), *shape)
-
-
-def _packed(bits: Array) -> Array:
-    return layout.pack(bits, 64)
 
 
 def _windows(maps: Array, side: int) -> Array:

@@ -41,6 +41,22 @@ int32_t binep_read_out(void);
 extern binep_state binep_states[BINEP_NEURONS];
 
 #if BINEP_LEARNING
+/* A phase: it begins where phase `start` ended, or with -1 at t = 0. Free where beta is 0. */
+struct binep_phase {
+    int32_t steps, start, constant;
+    int64_t beta;
+};
+
+/* How the synapses of a coupling learn, whose momenta begin with `first_synapse`. */
+struct binep_rates {
+    int32_t first_synapse, flip_above;
+    uint32_t half_life;
+    int64_t bias_step;
+};
+
+extern const struct binep_phase binep_phases[BINEP_PHASES];
+extern const struct binep_rates binep_rates[BINEP_COUPLINGS];
+
 /* One image with its label: both phases, the gradient, and Bop. */
 void binep_learn(const uint8_t *image, int32_t label);
 int32_t binep_flips(void);

@@ -13,17 +13,16 @@ uint32_t binep_bits[BINEP_WORDS];
 int32_t binep_switches[BINEP_NEURONS];
 
 static uint32_t before[BINEP_WORDS];        /* bits that the drives belong to */
-static int64_t up[BINEP_NEURONS];           /* drives from below, with bias */
-static int64_t down[BINEP_NEURONS];         /* drives from a convolution above */
-static int32_t held[32 * BINEP_WORDS];      /* positive synapses from active neurons above */
+static struct {
+    int64_t up[BINEP_NEURONS];       /* drives from below, with bias */
+    int64_t down[BINEP_NEURONS];     /* drives from a convolution above */
+    int32_t held[32 * BINEP_WORDS];  /* positive synapses from active neurons above */
+} parts, first; /* first: of the initial state, above the first layer the same for every image */
 static int32_t drive[BINEP_NEURONS];        /* up + down, as a state takes it */
 static uint32_t patch[8][BINEP_ROW_WORDS];  /* a window of bits, or of the 8 planes of pixels */
 static const int32_t top = BINEP_LAYERS - 1;
 
-/* What the initial state exerts on the layers above the first: the same for every image. */
-static int32_t ready;
-static int64_t first_up[BINEP_NEURONS], first_down[BINEP_NEURONS];
-static int32_t first_held[32 * BINEP_WORDS], first_switches[BINEP_NEURONS];
+static int32_t ready, first_switches[BINEP_NEURONS];
 static uint32_t first_bits[BINEP_WORDS];
 
 static int64_t gain_of(const struct binep_coupling *c, const int64_t *gain, int32_t channel) {
@@ -94,21 +93,15 @@ static int32_t patch_total(int32_t words, int32_t planes) {
     return total;
 }
 
-static void dense_up(const struct binep_coupling *c, int32_t planes, int64_t *to) {
-    int32_t total = patch_total(c->words, planes);
-    for (int32_t i = 0; i < c->above; i++) {
-        int32_t sum = row_sum(c->weights + (size_t)i * (size_t)c->words, c->words, planes, total);
-        to[i] = c->gain[0] * sum + c->bias[i];
-    }
-}
-
-/* Convolution and pooling: of equal sums the first position, row by row, wins. */
-static void conv_up(const struct binep_coupling *c, const uint32_t *bits, const uint8_t *image,
-                    int64_t *to, int32_t *switches) {
+/* Drives through coupling n from the bits of the layer below it, or from an image. Of equal sums in
+   a pool the first position, row by row, wins; a dense coupling has one position, without pools. */
+static void update_up(int32_t n, const uint8_t *image) {
+    const struct binep_coupling *c = &binep_couplings[n];
+    const uint32_t *bits = binep_bits + binep_layers[n > 0 ? n - 1 : 0].first_word;
     int32_t planes = image ? 8 : 1;
     for (int32_t place = 0; place < c->out_rows * c->out_cols; place++) {
-        int64_t *sums = to + place * c->above;
-        int32_t *chosen = switches + place * c->above;
+        int64_t *sums = parts.up + binep_layers[n].first + place * c->above;
+        int32_t *chosen = binep_switches + binep_layers[n].first + place * c->above;
         for (int32_t k = 0; k < c->pool * c->pool; k++) {
             int32_t y = place / c->out_cols * c->pool + k / c->pool;
             int32_t x = place % c->out_cols * c->pool + k % c->pool;
@@ -128,32 +121,6 @@ static void conv_up(const struct binep_coupling *c, const uint32_t *bits, const 
     }
 }
 
-/* Drives through coupling n from the bits of the layer below it. */
-static void update_up(int32_t n) {
-    const struct binep_coupling *c = &binep_couplings[n];
-    const struct binep_layer *below = &binep_layers[n - 1], *above = &binep_layers[n];
-    const uint32_t *bits = binep_bits + below->first_word;
-    if (c->conv) {
-        conv_up(c, bits, NULL, up + above->first, binep_switches + above->first);
-    } else {
-        memcpy(patch[0], bits, (size_t)c->words * sizeof bits[0]);
-        dense_up(c, 1, up + above->first);
-    }
-}
-
-static void clamp_image(const uint8_t *image) {
-    const struct binep_coupling *c = &binep_couplings[0];
-    if (c->conv) {
-        conv_up(c, NULL, image, up, binep_switches);
-        return;
-    }
-    memset(patch, 0, sizeof patch);
-    for (int32_t j = 0; j < c->synapses; j++)
-        for (int32_t p = 0; p < 8; p++)
-            patch[p][j >> 5] |= ((uint32_t)image[j] >> p & 1u) << (j & 31);
-    dense_up(c, 8, up);
-}
-
 /* --- drives from above ---------------------------------------------------------------------- */
 
 /* Count a row of synapses in, or out, for every neuron below a dense coupling. */
@@ -169,7 +136,7 @@ static void add_row(int32_t *counts_below, const uint32_t *row, int32_t words, i
 static void dense_down(int32_t n) {
     const struct binep_coupling *c = &binep_couplings[n];
     const struct binep_layer *below = &binep_layers[n - 1], *above = &binep_layers[n];
-    int32_t *counts_below = held + 32 * below->first_word;
+    int32_t *counts_below = parts.held + 32 * below->first_word;
     for (int32_t w = 0; w < above->words; w++) {
         uint32_t now = binep_bits[above->first_word + w], was = before[above->first_word + w];
         for (uint32_t rest = now ^ was; rest; rest &= rest - 1u) {
@@ -184,7 +151,7 @@ static void dense_down(int32_t n) {
 static void conv_down(int32_t n) {
     const struct binep_coupling *c = &binep_couplings[n];
     const struct binep_layer *below = &binep_layers[n - 1], *above = &binep_layers[n];
-    int64_t *to = down + below->first;
+    int64_t *to = parts.down + below->first;
     memset(to, 0, (size_t)below->count * sizeof to[0]);
     for (int32_t i = 0; i < above->count; i++) {
         if (!binep_bit(binep_bits + above->first_word, i))
@@ -212,16 +179,16 @@ static void conv_down(int32_t n) {
 static void add_drives(int32_t layer) {
     const struct binep_layer *l = &binep_layers[layer];
     int32_t *to = drive + l->first;
-    const int64_t *from_below = up + l->first;
+    const int64_t *from_below = parts.up + l->first;
     if (layer == top) {
         for (int32_t j = 0; j < l->count; j++)
             to[j] = rule_drive(from_below[j], 0);
     } else if (binep_couplings[layer + 1].conv) {
-        const int64_t *from_above = down + l->first;
+        const int64_t *from_above = parts.down + l->first;
         for (int32_t j = 0; j < l->count; j++)
             to[j] = rule_drive(from_below[j] + from_above[j], 0);
     } else {
-        const int32_t *positive = held + 32 * l->first_word;
+        const int32_t *positive = parts.held + 32 * l->first_word;
         const struct binep_layer *above = &binep_layers[layer + 1];
         const uint32_t *bits = binep_bits + above->first_word;
         int32_t active = count(bits, bits, above->words);
@@ -243,7 +210,7 @@ void binep_update_drives(void) {
     for (int32_t n = 1; n < BINEP_LAYERS; n++) {
         int32_t from_below = changed(n - 1), from_above = changed(n);
         if (from_below)
-            update_up(n);
+            update_up(n, NULL);
         if (binep_couplings[n].conv && (from_below || from_above))
             conv_down(n);
         else if (!binep_couplings[n].conv && from_above)
@@ -265,21 +232,19 @@ void binep_forget(void) {
 static void prepare(void) {
     memset(binep_bits, 0, sizeof binep_bits);
     memset(before, 0, sizeof before);
-    memset(held, 0, sizeof held);
+    memset(&parts, 0, sizeof parts);
     for (int32_t n = 0; n < BINEP_LAYERS; n++)
         for (int32_t j = 0; rule_fires(BINEP_INITIAL_STATE) && j < binep_layers[n].count; j++)
             binep_bits[binep_layers[n].first_word + (j >> 5)] |= 1u << (j & 31);
     for (int32_t n = 1; n < BINEP_LAYERS; n++) {
-        update_up(n);
+        update_up(n, NULL);
         if (binep_couplings[n].conv)
             conv_down(n);
         else
             dense_down(n);
     }
     memcpy(first_bits, binep_bits, sizeof first_bits);
-    memcpy(first_up, up, sizeof first_up);
-    memcpy(first_down, down, sizeof first_down);
-    memcpy(first_held, held, sizeof first_held);
+    first = parts;
     memcpy(first_switches, binep_switches, sizeof first_switches);
     ready = 1;
 }
@@ -287,15 +252,13 @@ static void prepare(void) {
 void binep_start(const uint8_t *image) {
     if (!ready)
         prepare();
-    memcpy(up, first_up, sizeof up);
-    memcpy(down, first_down, sizeof down);
-    memcpy(held, first_held, sizeof held);
+    parts = first;
     memcpy(binep_switches, first_switches, sizeof binep_switches);
     memcpy(binep_bits, first_bits, sizeof binep_bits);
     memcpy(before, first_bits, sizeof before);
     for (int32_t j = 0; j < BINEP_NEURONS; j++)
         binep_states[j] = BINEP_INITIAL_STATE;
-    clamp_image(image);
+    update_up(0, image);
     for (int32_t n = 0; n < BINEP_LAYERS; n++)
         add_drives(n);
 }
@@ -324,7 +287,7 @@ static uint32_t advance_layer(int32_t layer) {
 void binep_step_nudged(const int64_t *nudge) {
     const struct binep_layer *l = &binep_layers[top];
     for (int32_t j = 0; j < l->count; j++)
-        drive[l->first + j] = rule_drive(up[l->first + j], nudge[j]);
+        drive[l->first + j] = rule_drive(parts.up[l->first + j], nudge[j]);
     binep_step();
 }
 

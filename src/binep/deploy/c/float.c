@@ -16,6 +16,7 @@ static float first[BINEP_NEURONS];  /* what the image drives */
 static float up[BINEP_NEURONS];
 static float down[BINEP_NEURONS];
 static float logits[BINEP_OUTPUTS];
+static int32_t unused[BINEP_OUTPUTS];
 static binep_wide sums[BINEP_NEURONS];
 static int32_t switches[BINEP_NEURONS];
 
@@ -28,16 +29,6 @@ static float weight(const struct binep_coupling *c, int32_t row, int32_t n) {
 
 static float gain_of(const struct binep_coupling *c, const float *gain, int32_t channel) {
     return gain[c->gains > 1 ? channel : 0];
-}
-
-static void dense_up(const struct binep_coupling *c, const float *below, float *to) {
-    for (int32_t i = 0; i < c->above; i++) {
-        float sum = 0.0f;
-        for (int32_t j = 0; j < c->synapses; j++)
-            sum += weight(c, i, j) * below[j];
-        float drive = c->gain[0] * sum;
-        to[i] = drive + c->bias[i];
-    }
 }
 
 static float window_sum(const struct binep_coupling *c, const float *below, int32_t row, int32_t y,
@@ -56,8 +47,9 @@ static float window_sum(const struct binep_coupling *c, const float *below, int3
     return sum;
 }
 
-static void conv_up(const struct binep_coupling *c, const float *below, float *to,
-                    int32_t *chosen) {
+/* Drives through coupling n; a dense one is a window with a single position, without pools. */
+static void drive_up(int32_t n, const float *below, float *to, int32_t *chosen) {
+    const struct binep_coupling *c = &binep_couplings[n];
     for (int32_t place = 0; place < c->out_rows * c->out_cols; place++)
         for (int32_t i = 0; i < c->above; i++) {
             float best = 0.0f;
@@ -74,14 +66,6 @@ static void conv_up(const struct binep_coupling *c, const float *below, float *t
             float drive = gain_of(c, c->gain, i) * best;
             to[at] = drive + c->bias[i];
         }
-}
-
-static void drive_up(int32_t n, const float *below, float *to, int32_t *chosen) {
-    const struct binep_coupling *c = &binep_couplings[n];
-    if (c->conv)
-        conv_up(c, below, to, chosen);
-    else
-        dense_up(c, below, to);
 }
 
 static void dense_down(const struct binep_coupling *c, const float *above, float *to) {
@@ -168,7 +152,7 @@ int32_t binep_read_out(void) {
     if (BINEP_COUPLINGS > BINEP_LAYERS) { /* a softmax reads the top layer out */
         for (int32_t j = 0; j < binep_layers[BINEP_LAYERS - 1].count; j++)
             sent[j] = rule_activity(s[j]);
-        dense_up(&binep_couplings[BINEP_COUPLINGS - 1], sent, logits);
+        drive_up(BINEP_COUPLINGS - 1, sent, logits, unused);
         s = logits;
     }
     for (int32_t c = 0; c < BINEP_CLASSES; c++) {

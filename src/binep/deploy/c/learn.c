@@ -1,8 +1,8 @@
 /* Learning on the chip: an image at a time, in integers.
 
    The phases of a table, of which two are contrasted. The gradient of a synapse between two bits is
-   ternary, two ANDs and a subtraction; Bop adds it to an integer momentum of BINEP_MOMENTUM_BITS and
-   flips the weight once that exceeds a threshold and agrees with it in sign. */
+   ternary, two ANDs and a subtraction; Bop adds it to an integer momentum of BINEP_MOMENTUM_BITS
+   and flips the weight once that exceeds a threshold and agrees with it in sign. */
 #include <string.h>
 
 #include "fixed.h"
@@ -76,18 +76,18 @@ static void run_phases(const uint8_t *image, int32_t label, int32_t sign) {
 /* Add a gradient to the momentum of synapse j of row i; flip the weight if it is time. */
 static void learn_synapse(int32_t n, int32_t i, int32_t j, int32_t gradient) {
     const struct binep_coupling *c = &binep_couplings[n];
-    binep_momentum *m = &binep_momenta[binep_first_synapse[n] + i * c->synapses + j];
+    binep_momentum *m = &binep_momenta[binep_rates[n].first_synapse + i * c->synapses + j];
     int32_t next = rule_momentum(*m, gradient, MOST);
     *m = (binep_momentum)next;
     uint32_t *word = c->weights + (size_t)i * (size_t)c->words + (size_t)(j >> 5);
     int32_t positive = (int32_t)(*word >> (j & 31) & 1u);
-    if (rule_flip(next, positive, binep_flip_above[n])) {
+    if (rule_flip(next, positive, binep_rates[n].flip_above)) {
         *word ^= 1u << (j & 31);
         flips++;
     }
 }
 
-/* Between two layers of bits: g = (a_i & a_j) of plus - (a_i & a_j) of minus, 32 synapses at a time. */
+/* Between two layers of bits: (a_i & a_j) of plus - (a_i & a_j) of minus, 32 synapses at a time. */
 static void learn_dense(int32_t n, int32_t direction) {
     const struct binep_coupling *c = &binep_couplings[n];
     const struct binep_layer *below = &binep_layers[n - 1], *above = &binep_layers[n];
@@ -163,7 +163,7 @@ static void learn_bias(int32_t n, int32_t direction) {
     for (int32_t i = 0; i < l->count; i++) {
         int32_t change
             = binep_bit(plus->bits + l->first_word, i) - binep_bit(minus->bits + l->first_word, i);
-        c->bias[i % c->above] -= direction * change * binep_bias_step[n];
+        c->bias[i % c->above] -= direction * change * binep_rates[n].bias_step;
     }
 }
 
@@ -171,10 +171,10 @@ static void learn_bias(int32_t n, int32_t direction) {
 static void leak(void) {
     for (int32_t n = 0; n < BINEP_COUPLINGS; n++) {
         int32_t count = binep_couplings[n].above * binep_couplings[n].synapses;
-        if (images % binep_half_life[n])
+        if (images % binep_rates[n].half_life)
             continue;
         for (int32_t j = 0; j < count; j++) {
-            binep_momentum *m = &binep_momenta[binep_first_synapse[n] + j];
+            binep_momentum *m = &binep_momenta[binep_rates[n].first_synapse + j];
             *m = (binep_momentum)(*m / 2);
         }
     }

@@ -29,7 +29,7 @@ static inline int64_t rule_shift(int64_t x, int n) {
     return x >= 0 ? x >> n : ~(~x >> n);
 }
 
-/* A drive on a state. Below -1 or above 2 it takes any state to 0 or 1 at once: it is kept there. */
+/* A drive on a state. Beyond -1 or 2 it takes any state to 0 or 1 at once: it is kept there. */
 static inline int32_t rule_drive(int64_t force, int64_t nudge) {
     int64_t value = rule_shift(force, BINEP_PARAMETER_BITS - BINEP_STATE_BITS) + nudge;
     int64_t one = BINEP_ONE;
