@@ -136,9 +136,9 @@ def race(
         if "failed" in told:
             said = ["", "", "", "not run", "", told["failed"]]
             return Row(recipe, name, told is opened[1] or not told["refused"], said, told)
-    warm = [worker.ask("time", count=1)["seconds"] for worker in (before, after)]
+    warm = [answered(worker.ask("time", count=1))["seconds"] for worker in (before, after)]
     # The first mini-batch compiled or recorded something; the second one tells how long one takes.
-    warm = [worker.ask("time", count=1)["seconds"] for worker in (before, after)]
+    warm = [answered(worker.ask("time", count=1))["seconds"] for worker in (before, after)]
     each, rounds = max(warm), options["rounds"]
     least = max(1, math.ceil(LEAST_SECONDS / each))
     within = int(options["seconds"] / (2 * rounds * each))
@@ -147,7 +147,7 @@ def race(
     for n in range(rounds):
         for side in (0, 1) if n % 2 == 0 else (1, 0):
             worker = (before, after)[side]
-            seconds[side].append(worker.ask("time", count=count)["seconds"] / count)
+            seconds[side].append(answered(worker.ask("time", count=count))["seconds"] / count)
     ratios = [b / a for a, b in zip(*seconds, strict=True)]
     one, two = map(statistics.median, seconds)
     notes = [f"taken by {opened[1]['engine']}"] if opened[1]["engine"] != name else []
@@ -161,6 +161,13 @@ def race(
         "; ".join(notes),
     ]
     return Row(recipe, name, False, said, {"seconds": seconds, "count": count, "slower": slower})
+
+
+def answered(answer: dict[str, Any]) -> dict[str, Any]:
+    """What a worker answered, or the end of everything if it could not."""
+    if "failed" in answer:
+        raise SystemExit(answer["failed"])
+    return answer
 
 
 def table(header: Sequence[str], rows: Sequence[Row]) -> str:
@@ -185,7 +192,7 @@ def main(arguments: argparse.Namespace) -> int:
         "overrides": arguments.set,
         "data_dir": arguments.data_dir and str(arguments.data_dir.resolve()),
     }
-    names = arguments.recipes or before.ask("names")["names"]
+    names = arguments.recipes or answered(before.ask("names"))["names"]
     one, header = (race, TIMED) if arguments.time else (compare, COMPARED)
     rows: list[Row] = []
     try:
@@ -226,7 +233,8 @@ def work() -> None:
     for line in sys.stdin:
         job = json.loads(line)
         try:
-            answer = globals()[f"do_{job.pop('do')}"](state, **job)
+            do = job.pop("do")
+            answer = globals()[f"do_{do}"](state, **job)
         except Exception as error:
             state.subject = None
             text = " ".join(str(error).split())
