@@ -192,7 +192,7 @@ class Yardstick:
     """How far from the truth a correct engine may end up that sends activities in so few bits.
 
     The truth is the reference in float64. Three more runs of it round what is sent to multiples of
-    `unit`, on grids of their own; where a network comes to rest (`rests`) they start elsewhere, too,
+    `unit`, on grids of their own; where a network comes to rest (`rests`) they start elsewhere,
     since there may be several rests and many ways to get there. Their largest distance from the
     truth (L2, tensor by tensor) says what rounding costs here, near ties of pools and thresholds
     included; `FACTOR` is for the chance that three are not the worst. That is some `unit` mostly,
