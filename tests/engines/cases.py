@@ -168,7 +168,8 @@ def make(name: str, network: Network, learning: Learning, optimizers: Optimizers
     """An engine by name; that for a GPU without one too, in Triton's interpreter."""
     if name != "cuda" or GPU:
         return select_engine(name, network, learning, optimizers)
-    from binep.engines.cuda import CudaEngine, ThroughTimeEngine
+    from binep.engines.cuda.engine import CudaEngine
+    from binep.engines.cuda.through_time import ThroughTimeEngine
 
     through_time = isinstance(learning, BackpropThroughTime)
     return (ThroughTimeEngine if through_time else CudaEngine)(network, learning, optimizers)
