@@ -1,4 +1,4 @@
-"""Files from mirrors: streamed, verified, and put in place all together or not at all."""
+"""Files from mirrors: streamed by pooch, verified, put in place all together or not at all."""
 
 import os
 import sys
@@ -8,15 +8,13 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from http.client import HTTPException
+from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.request import Request, urlopen
 
 from binep.data.sources import File, Source
 from binep.data.verify import verify
 from binep.errors import BinepError
 
-BLOCK = 1 << 16  # bytes
 SLOWEST = 1 << 10  # bytes a second; a mirror that trickles is as useless as a silent one
 
 
@@ -84,8 +82,7 @@ def _from_mirror(
     received = work / "received"
     longest = sum(file.size for file in source.files) + (1 << 20)  # of which 1 MiB for the wrapping
     _receive(url, received, longest, timeout)
-    with _blaming_the_mirror(timeout):
-        raws = _archived(received, files) if source.archive else {files[0]: received.read_bytes()}
+    raws = _archived(received, files) if source.archive else {files[0]: received.read_bytes()}
     staged: dict[File, Path] = {}
     for file, raw in raws.items():
         content, fault = verify(file, raw)
@@ -99,39 +96,76 @@ def _from_mirror(
 
 def _receive(url: str, path: Path, longest: int, timeout: float) -> None:
     """Stream `url` into the file at `path`."""
-    with _blaming_the_mirror(timeout):
-        request = Request(url, headers={"User-Agent": "binep"})
-        response = urlopen(request, timeout=timeout)
-        announced = int(response.headers.get("Content-Length") or 0)
-    started, received = time.monotonic(), 0
-    with response, path.open("wb") as file, _progress(url, announced) as advance:
-        while True:
-            with _blaming_the_mirror(timeout):
-                block = response.read1(BLOCK)
-            if not block:
-                break
-            file.write(block)
-            advance(len(block))
-            received += len(block)
-            seconds = time.monotonic() - started
-            if received > longest:
-                raise _MirrorError(f"sends more than {longest} bytes")
-            if seconds > timeout and received < SLOWEST * seconds:
-                raise _MirrorError(f"only {received} bytes in {seconds:.0f} s")
-    if received < announced:
-        raise _MirrorError(f"ended after {received} of {announced} bytes")
+    # Imported when something is downloaded: machines that only train need not have them.
+    try:
+        import requests
+        from pooch import HTTPDownloader
+        from urllib3.exceptions import HTTPError
+    except ModuleNotFoundError as error:
+        raise BinepError(f"a download needs {error.name}: pip install pooch") from None
+    headers = {"User-Agent": "binep", "Accept-Encoding": "identity"}
+    try:
+        with _progress(url) as show:
+            meter = _Meter(longest, timeout, show)
+            # Anything with `total`, `update`, `reset` and `close` will do.
+            get = HTTPDownloader(meter, headers=headers, timeout=timeout)  # pyright: ignore[reportArgumentType]
+            get(url, str(path), None)
+    # ValueError: an address or a header that makes no sense.
+    except (requests.RequestException, HTTPError, ValueError) as error:
+        raise _MirrorError(_reason(error, timeout)) from error
+
+
+@dataclass
+class _Meter:
+    """What pooch tells how far it is; gives up mirrors that send too much, or too slowly."""
+
+    longest: int
+    timeout: float
+    show: Callable[[int, int], object]
+    total: int = 0
+    received: int = 0
+    started: float = field(default_factory=time.monotonic)
+
+    def update(self, count: int) -> None:
+        self.received += count
+        seconds = time.monotonic() - self.started
+        if self.received > self.longest:
+            raise _MirrorError(f"sends more than {self.longest} bytes")
+        if seconds > self.timeout and self.received < SLOWEST * seconds:
+            raise _MirrorError(f"only {self.received} bytes in {seconds:.0f} s")
+        self.show(self.received, self.total)
+
+    def reset(self) -> None:
+        self.received = 0
+
+    def close(self) -> None:
+        pass
+
+
+def _reason(error: BaseException, timeout: float) -> str:
+    """Why a mirror failed, in the words of the innermost error."""
+    inner: BaseException | None = error
+    while inner is not None:
+        error = inner
+        causes = [getattr(error, "reason", None), *reversed(error.args)]
+        inner = next((cause for cause in causes if isinstance(cause, Exception)), None)
+    text = " ".join(str(error).split())
+    return f"silent for {timeout:g} s" if "timed out" in text else text or type(error).__name__
 
 
 def _archived(archive: Path, files: list[File]) -> dict[File, bytes]:
     """The content of `files` in a .tar.gz, whatever the folder they are in."""
     wanted = {file.name: file for file in files}
     contents: dict[File, bytes] = {}
-    with tarfile.open(archive, "r:gz") as members:
-        for member in members:
-            file = wanted.get(Path(member.name).name)
-            stream = members.extractfile(member) if file and member.size <= file.size else None
-            if file and stream:
-                contents[file] = stream.read()
+    try:
+        with tarfile.open(archive, "r:gz") as members:
+            for member in members:
+                file = wanted.get(Path(member.name).name)
+                stream = members.extractfile(member) if file and member.size <= file.size else None
+                if file and stream:
+                    contents[file] = stream.read()
+    except (OSError, EOFError, zlib.error, tarfile.TarError, ValueError) as error:
+        raise _MirrorError(str(error) or type(error).__name__) from error
     if absent := [file.name for file in files if file not in contents]:
         raise _MirrorError(f"has no {', '.join(absent)} of the right size")
     return contents
@@ -145,28 +179,16 @@ def _write(path: Path, blob: bytes) -> None:
 
 
 @contextmanager
-def _blaming_the_mirror(timeout: float) -> Iterator[None]:
-    """Tell the failures of a mirror, and of what it sent, from those of our own disk."""
-    try:
-        yield
-    # ValueError: an address or a header that makes no sense.
-    except (OSError, HTTPException, EOFError, zlib.error, tarfile.TarError, ValueError) as error:
-        late = isinstance(getattr(error, "reason", error), TimeoutError)
-        reason = f"silent for {timeout:g} s" if late else " ".join(str(error).split())
-        raise _MirrorError(reason or type(error).__name__) from error
-
-
-@contextmanager
-def _progress(url: str, total: int) -> Iterator[Callable[[int], object]]:
-    """A progress bar on a terminal, a plain line elsewhere; gives the function that advances it."""
+def _progress(url: str) -> Iterator[Callable[[int, int], object]]:
+    """A progress bar on a terminal, a plain line elsewhere; gives the function that moves it."""
     if not sys.stderr.isatty():
         print(f"downloading {url}", file=sys.stderr, flush=True)
-        yield lambda count: None
+        yield lambda received, total: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TransferSpeedColumn
 
     columns = ("{task.description}", BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
-        task = progress.add_task(url.rpartition("/")[2], total=total or None)
-        yield lambda count: progress.advance(task, count)
+        task = progress.add_task(url.rpartition("/")[2], total=None)
+        yield lambda received, total: progress.update(task, completed=received, total=total or None)

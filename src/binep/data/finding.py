@@ -1,8 +1,8 @@
 """Load, fetch and check: data sets found on disk, or downloaded to it."""
 
 import os
-import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -107,12 +107,17 @@ def check(name: str, *, data_dir: Folder | None = None) -> list[FileStatus]:
 
 def cache_folder() -> Path:
     """The folder that belongs to binep in the user's cache, whether or not it exists."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    if not base and sys.platform == "darwin":
-        base = "~/Library/Caches"
-    elif not base and sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA", "~/AppData/Local")
-    return Path(base or "~/.cache").expanduser() / "binep"
+    if given := os.environ.get("XDG_CACHE_HOME"):  # on every system
+        return Path(given).expanduser() / "binep"
+    # Imported when it is asked for: where `data_dir` holds everything, nobody needs it.
+    try:
+        from platformdirs import user_cache_path
+    except ModuleNotFoundError:
+        raise BinepError(
+            "the user's cache folder cannot be told without platformdirs: pip install platformdirs, "
+            "or give a folder that holds all files (--data-dir or $BINEP_DATA)"
+        ) from None
+    return user_cache_path("binep", appauthor=False, opinion=False)
 
 
 def _places(name: str, data_dir: Folder | None) -> tuple[Source, list[Path]]:
@@ -120,19 +125,28 @@ def _places(name: str, data_dir: Folder | None) -> tuple[Source, list[Path]]:
     source = DATASETS[choose(name, DATASETS, "data set")]
     if not source.mirrors:
         return source, [Path(__file__).parent]
-    named = [folder for folder in (data_dir, os.environ.get("BINEP_DATA")) if folder]
+    given = [folder for folder in (data_dir, os.environ.get("BINEP_DATA")) if folder]
     try:
-        return source, [*(Path(folder).expanduser() for folder in named), cache_folder()]
+        named = [Path(folder).expanduser() for folder in given]
     except RuntimeError as error:  # a home folder that cannot be told
         raise BinepError(f"cannot tell where to look for {source.name}: {error}") from error
+    with suppress(OSError):
+        if all(_path(source, file, named) for file in source.files):
+            return source, named
+    return source, [*named, cache_folder()]
+
+
+def _path(source: Source, file: File, roots: list[Path]) -> Path | None:
+    """The first place that holds `file`."""
+    folders = [root / folder for root in roots for folder in (*source.folders, "")]
+    paths = [folder / name for folder in folders for name in (file.name, f"{file.name}.gz")]
+    return next((path for path in paths if path.is_file()), None)
 
 
 def _find(source: Source, file: File, roots: list[Path]) -> tuple[FileStatus, bytes]:
     """The first place that holds `file`, what is to be said of it, and its uncompressed content."""
-    folders = [root / folder for root in roots for folder in (*source.folders, "")]
-    paths = [folder / name for folder in folders for name in (file.name, f"{file.name}.gz")]
     try:
-        path = next((path for path in paths if path.is_file()), None)
+        path = _path(source, file, roots)
         if path is None:
             return FileStatus(file.name, None, "missing"), b""
         content, fault = verify(file, path.read_bytes())
