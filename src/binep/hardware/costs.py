@@ -21,6 +21,7 @@ from torch import Tensor
 from binep.core.couplings import Coupling
 from binep.core.known import check_known
 from binep.core.network import Network
+from binep.core.plan import ContrastPlan, Plan
 from binep.core.relaxation import step
 from binep.errors import BinepError, choose
 from binep.training import recipe as recipes
@@ -203,6 +204,13 @@ def learning_operations(recipe: Recipe, network: Network) -> Operations:
     return total
 
 
+def _steps_of(plan: Plan) -> int:
+    """Time steps of a training sample; a step backwards is counted as one."""
+    if isinstance(plan, ContrastPlan):
+        return sum(phase.steps for phase in plan.phases)
+    return 2 * plan.last + (0 if plan.settle is None else plan.settle.steps)
+
+
 # --- activity -----------------------------------------------------------------------------------
 
 
@@ -313,8 +321,7 @@ def report(recipe: Recipe, network: Network, x: Tensor, costs: Costs) -> Hardwar
     """Count a recipe's network, with the activity that it shows on a mini-batch `x`."""
     check_known(network, "hardware costs")
     reference, paper = reference_of(recipe)
-    steps, nudged = recipe.learning.free_steps, recipe.learning.nudged_steps
-    nudged *= 2 if recipe.learning.sign == "centered" else 1
+    steps, trained = recipe.learning.free_steps, _steps_of(recipe.build_learning().plan())
     activity, engaged = measure_activity(network, x, steps)
     clamp, one = input_operations(network), step_operations(network)
     # Before the first step nothing is new, and after the last one nobody asks.
@@ -327,7 +334,7 @@ def report(recipe: Recipe, network: Network, x: Tensor, costs: Costs) -> Hardwar
         "step": one,
         "prediction": clamp + one * steps,
         "prediction by events": events,
-        "training sample": clamp + one * (steps + nudged) + learning,
+        "training sample": clamp + one * trained + learning,
         "prediction in float32": full,
     }
 
