@@ -317,10 +317,10 @@ def _decisions(found: Decisions) -> str:
     return f"| {found.layer} | {found.neurons} | {found.cases} | {differ} |"
 
 
-def _about_phase(phase: PhasePlan) -> str:
+def _about_phase(n: int, phase: PhasePlan) -> str:
     begins = "t = 0" if phase.start is None else f"the end of phase {phase.start}"
     how = f"beta {phase.beta:g}, {phase.nudge} nudge" if phase.nudged else "free"
-    return f"- a phase of {phase.steps} steps from {begins}: {how}"
+    return f"- phase {n}: {phase.steps} steps from {begins}, {how}"
 
 
 def _about_learning(learning: FixedRule) -> str:
@@ -334,7 +334,7 @@ def _about_learning(learning: FixedRule) -> str:
             "and biases are then variables, and every synapse has a momentum of "
             f"{learning.momentum_bits} bits.",
             "",
-            *map(_about_phase, plan.phases),
+            *(_about_phase(n, phase) for n, phase in enumerate(plan.phases)),
             f"- phase {plan.plus} is contrasted with phase {plan.minus}"
             + (", all betas times a sign drawn for each image" * learning.rule.random_sign),
             "- momentum: one image's gradient is added; from pixels "
