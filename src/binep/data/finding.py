@@ -114,7 +114,7 @@ def cache_folder() -> Path:
         from platformdirs import user_cache_path
     except ModuleNotFoundError:
         raise BinepError(
-            "the user's cache folder cannot be told without platformdirs: pip install platformdirs, "
+            "finding the user's cache folder needs platformdirs: pip install platformdirs, "
             "or give a folder that holds all files (--data-dir or $BINEP_DATA)"
         ) from None
     return user_cache_path("binep", appauthor=False, opinion=False)
