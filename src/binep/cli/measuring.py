@@ -11,9 +11,11 @@ from binep.cli.options import (
     Device,
     Offline,
     Overrides,
+    OwnData,
     RecipeName,
     RunFolder,
     RunFolders,
+    with_data,
 )
 from binep.cli.output import print_json
 from binep.errors import BinepError
@@ -88,6 +90,7 @@ def gradcheck(
     device: Device = "auto",
     data_dir: DataDir = None,
     offline: Offline = False,
+    own_data: OwnData = None,
     overrides: Overrides = None,
     as_json: AsJson = False,
 ) -> None:
@@ -108,7 +111,7 @@ def gradcheck(
         opened = runs.open_run(run)
         chosen, network = opened.recipe, opened.network(device)
     else:
-        chosen, network = recipes.load(recipe, overrides or []), None
+        chosen, network = recipes.load(recipe, with_data(overrides, own_data)), None
     result = check.gradcheck(
         chosen,
         seed=seed,

@@ -1,5 +1,6 @@
 """Arguments and options that several commands share."""
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,14 @@ RunFolders = Annotated[
 DataDir = Annotated[
     Path | None, typer.Option(help="Where data sets are; else $BINEP_DATA, else the user's cache.")
 ]
+OwnData = Annotated[
+    Path | None,
+    typer.Option(
+        "--data",
+        metavar="PATH",
+        help="Your own data: .npz, .npy, .csv, a folder of images by class, or IDX files.",
+    ),
+]
 Offline = Annotated[bool, typer.Option("--offline", help="Never download.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Engine = Annotated[str, typer.Option(help="auto or the name of an engine.")]
@@ -23,3 +32,9 @@ Overrides = Annotated[
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change one key; may be repeated."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
+
+
+def with_data(overrides: list[str] | None, data: Path | None) -> list[str]:
+    """What `--set` and `--data` ask for, as overrides of a recipe."""
+    path = [] if data is None else [f"data.path={json.dumps(str(data))}"]
+    return [*path, *(overrides or [])]

@@ -5,7 +5,16 @@ from typing import Annotated, Any
 
 import typer
 
-from binep.cli.options import AsJson, DataDir, Device, Offline, Overrides, RunFolder
+from binep.cli.options import (
+    AsJson,
+    DataDir,
+    Device,
+    Offline,
+    Overrides,
+    OwnData,
+    RunFolder,
+    with_data,
+)
 from binep.cli.output import print_json, say
 from binep.errors import BinepError
 
@@ -58,6 +67,7 @@ def hardware(
     device: Device = "auto",
     data_dir: DataDir = None,
     offline: Offline = False,
+    own_data: OwnData = None,
     overrides: Overrides = None,
     as_json: AsJson = False,
 ) -> None:
@@ -75,7 +85,7 @@ def hardware(
 
     if images < 1:
         raise BinepError(f"--images {images}: allowed is at least 1")
-    opened, recipe, network = _run_or_recipe(what, overrides or [], device)
+    opened, recipe, network = _run_or_recipe(what, with_data(overrides, own_data), device)
     if sweep is not None:
         if opened is None:
             raise BinepError(f"--sweep with {what}: it needs a trained network, allowed is a run")
@@ -121,8 +131,7 @@ def _run_or_recipe(what: str, overrides: list[str], device: str) -> tuple[Any, A
 def _first_test_images(
     recipe: Any, count: int, device: str, data_dir: Path | None, offline: bool
 ) -> Any:
-    from binep import data
     from binep.engines.select import select_device
 
-    dataset = data.load(recipe.data.name, data_dir=data_dir, offline=offline)
+    dataset = recipe.load_data(data_dir=data_dir, offline=offline)
     return dataset.to(select_device(device)).inputs(dataset.test.images[:count])

@@ -13,8 +13,10 @@ from binep.cli.options import (
     Engine,
     Offline,
     Overrides,
+    OwnData,
     RecipeName,
     RunFolders,
+    with_data,
 )
 from binep.cli.output import INTERRUPTED, say
 
@@ -237,6 +239,7 @@ def tune(
     engine: Engine = "auto",
     data_dir: DataDir = None,
     offline: Offline = False,
+    own_data: OwnData = None,
     overrides: Overrides = None,
 ) -> None:
     """Find gamma and tau of every coupling by the paper's rule: watch pi, how many weights flip.
@@ -250,7 +253,7 @@ def tune(
     if to is not None:
         check_file(to)
     found = tuning.tune(
-        recipes.load(recipe, overrides or []),
+        recipes.load(recipe, with_data(overrides, own_data)),
         batches=batches,
         epochs=epochs,
         seed=seed,

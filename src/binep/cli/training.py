@@ -7,7 +7,17 @@ from typing import Annotated, Any
 
 import typer
 
-from binep.cli.options import AsJson, DataDir, Device, Engine, Offline, Overrides, RecipeName
+from binep.cli.options import (
+    AsJson,
+    DataDir,
+    Device,
+    Engine,
+    Offline,
+    Overrides,
+    OwnData,
+    RecipeName,
+    with_data,
+)
 from binep.cli.output import INTERRUPTED, print_json
 from binep.errors import BinepError
 
@@ -44,6 +54,7 @@ def train(
     checkpoint_every: Annotated[
         float, typer.Option(metavar="SECONDS", help="Seconds between checkpoints within an epoch.")
     ] = 300.0,
+    own_data: OwnData = None,
     overrides: Overrides = None,
     as_json: AsJson = False,
 ) -> None:
@@ -66,13 +77,14 @@ def train(
 
     if epochs is not None:
         overrides = [*(overrides or []), f"training.epochs={epochs}"]
+    overrides = with_data(overrides, own_data)
     if seeds is not None and seeds < 1:
         raise BinepError(f"--seeds {seeds}: allowed is at least 1")
     if branch is not None and seeds is not None:
         raise BinepError("--branch with --seeds: allowed is one --seed, that of the other run")
     if not checkpoint_every >= 0:
         raise BinepError(f"--checkpoint-every {checkpoint_every:g}: allowed is at least 0 seconds")
-    chosen = recipes.load(recipe, overrides or [])
+    chosen = recipes.load(recipe, overrides)
     numbers = range(seed, seed + (seeds or 1))
 
     # A GPU runs several seeds at once in less time than one after the other.

@@ -11,11 +11,13 @@ other numbers are taken as they are. Where no test set is given, one is drawn by
 """
 
 import csv
+import functools
 import gzip
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +64,59 @@ def read(
         seed=seed,
         normalise=normalise,
         where=str(path),
+    )
+
+
+def read_once(path: str, label: str | None, test: float, seed: int, normalise: bool) -> Dataset:
+    """`read`, of a file that has been read already only if it has changed since."""
+    stamp = _stamp(Path(path))
+    return _kept(path, label, test, seed, normalise, stamp)
+
+
+@functools.lru_cache(maxsize=4)
+def _kept(
+    path: str, label: str | None, test: float, seed: int, normalise: bool, stamp: str
+) -> Dataset:
+    return read(path, label=label, test=test, seed=seed, normalise=normalise)
+
+
+def _stamp(path: Path) -> str:
+    """What changes when a file, or a file in a folder, does."""
+    with suppress(OSError):
+        inside = sorted(path.rglob("*")) if path.is_dir() else [path]
+        facts = [(p.name, p.stat().st_mtime_ns, p.stat().st_size) for p in inside]
+        return hashlib.sha256(repr(facts).encode()).hexdigest()
+    return ""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What has to be known of data to build a network for them, without the data."""
+
+    shape: tuple[int, ...]
+    classes: int
+    samples: int
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    class_names: tuple[str, ...] | None = None
+
+    @property
+    def image_shape(self) -> tuple[int, ...]:
+        return self.shape
+
+    @property
+    def train_count(self) -> int:
+        return self.samples
+
+
+def facts_of(dataset: Dataset) -> Facts:
+    return Facts(
+        dataset.image_shape,
+        dataset.classes,
+        len(dataset.train),
+        dataset.mean,
+        dataset.std,
+        dataset.class_names,
     )
 
 

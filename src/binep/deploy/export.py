@@ -12,7 +12,7 @@ from binep.core.kinds import kind_of
 from binep.core.known import check_known
 from binep.core.network import Network
 from binep.core.plan import ContrastPlan
-from binep.data import DATASETS, Folder
+from binep.data import Folder
 from binep.deploy import c_program, memory, packed
 from binep.deploy.fixed import STATE_BITS
 from binep.deploy.learning import FixedRule, Rule
@@ -111,7 +111,7 @@ def store(
 ) -> StoredNetwork:
     """What is shipped of a network trained by a recipe: of binep's own parts, exactly."""
     check_known(network, "export")
-    source, neuron = DATASETS[recipe.data.name], network.neuron
+    source, neuron = recipe.source, network.neuron
     for n, coupling in enumerate(network.couplings):
         if coupling.bias is not None and not bool(coupling.bias.isfinite().all()):
             raise BinepError(f"coupling {n} has a bias that is not finite: this network is broken")

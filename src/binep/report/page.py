@@ -308,6 +308,8 @@ def _figure(key: str, title: str, drawing: Any, caption: str) -> Facts:
 
 
 def _class_name(group: Group, label: int) -> str:
+    if group.recipe.data.class_names:
+        return group.recipe.data.class_names[label]
     names = CLASSES.get(group.recipe.data.name)
     return names.split(", ")[label] if names else str(label)
 

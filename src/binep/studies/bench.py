@@ -28,8 +28,7 @@ from torch import Tensor
 from binep.core.metrics import Tally
 from binep.core.network import Network
 from binep.core.optim import Optimizers
-from binep.data import DATASETS, Dataset, Folder, Split, shuffled
-from binep.data import load as load_dataset
+from binep.data import Dataset, Folder, Split, shuffled
 from binep.engines.activity import Activity
 from binep.engines.base import CountsActivity, Engine, TakesMany
 from binep.engines.select import (
@@ -245,7 +244,7 @@ def _measure(
         reference_n=thorough.count,
         engine_ms=quick.milliseconds,
         engine_n=quick.count,
-        epoch_s=quick.milliseconds * math.ceil(DATASETS[recipe.data.name].train_count / size) / 1e3,
+        epoch_s=quick.milliseconds * math.ceil(recipe.source.train_count / size) / 1e3,
         floor_ms=None if rate is None else 1e3 * products / rate,
         free_steps=quick.tally.free_steps / quick.tally.batches,
         nudged_steps=quick.tally.nudged_steps / quick.tally.batches,
@@ -293,9 +292,9 @@ def _dataset(
     recipe: Recipe, device: torch.device, data_dir: Folder | None, say: Say
 ) -> tuple[Dataset, str]:
     """The recipe's data if they are on this machine, else made-up images; and which they are."""
-    source = DATASETS[recipe.data.name]
+    source = recipe.source
     try:
-        return load_dataset(source.name, data_dir=data_dir, offline=True).to(device), source.name
+        return recipe.load_data(data_dir=data_dir, offline=True).to(device), recipe.data.name
     except BinepError as error:
         if data_dir is not None:
             say(f"{error}; timing made-up images instead")
@@ -306,7 +305,7 @@ def _dataset(
     )
     labels = torch.randint(source.classes, (count,), generator=generator)
     split = Split(pixels, labels)
-    made = Dataset(source.name, split, split, source.classes, source.mean, source.std)
+    made = Dataset(recipe.data.name, split, split, source.classes, source.mean, source.std)
     return made.to(device), "made-up images"
 
 

@@ -15,8 +15,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from binep.data import DATASETS, Folder
-from binep.data import load as load_dataset
+from binep.data import Folder
 from binep.engines.select import select_device
 from binep.errors import BinepError
 from binep.files import make_folder
@@ -46,7 +45,7 @@ def held_out(recipe: Recipe) -> Recipe:
     >>> held_out(recipes.load("mnist-1fc-w")).data.validation
     5000
     """
-    count = min(VALIDATION, DATASETS[recipe.data.name].train_count // 5)
+    count = min(VALIDATION, recipe.source.train_count // 5)
     return replace(recipe, data=replace(recipe.data, validation=count))
 
 
@@ -233,7 +232,7 @@ def _train(
     stop: Event | None = None,
 ) -> dict[str, Any]:
     place = select_device(device)
-    dataset = load_dataset(recipe.data.name, data_dir=data_dir, offline=offline).to(place)
+    dataset = recipe.load_data(data_dir=data_dir, offline=offline).to(place)
     trainer = runs.build_trainer(recipe, recipe.hold_out(dataset), seed, place, engine, say)
     lines = []
     with runs.fitting_threads(trainer):

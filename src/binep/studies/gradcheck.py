@@ -25,7 +25,6 @@ from binep.core.metrics import Gradients
 from binep.core.network import Clamped, Network
 from binep.core.relaxation import Relaxation, step
 from binep.data import Folder, shuffled
-from binep.data import load as load_dataset
 from binep.engines.select import select_device
 from binep.errors import BinepError, choose
 from binep.report import figures
@@ -157,7 +156,7 @@ def gradcheck(
     _check(recipe, batch, steps, strengths)
     place = select_device(device)
     streams = random_streams(seed)
-    dataset = load_dataset(recipe.data.name, data_dir=data_dir, offline=offline).to(place)
+    dataset = recipe.load_data(data_dir=data_dir, offline=offline).to(place)
     train = recipe.hold_out(dataset).train
     chosen = shuffled(len(train), streams["shuffle"])[:batch]
     checked = recipe.build_network(streams["init"]) if network is None else copy.deepcopy(network)

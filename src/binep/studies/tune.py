@@ -23,7 +23,6 @@ import torch
 from binep.core import metrics
 from binep.core.metrics import Tally
 from binep.data import Dataset, Folder
-from binep.data import load as load_dataset
 from binep.engines.select import select_device
 from binep.errors import BinepError
 from binep.files import make_folder, write_whole
@@ -94,7 +93,7 @@ def tune(
     if batches < 2 or epochs < 1:
         raise BinepError(f"batches={batches}, epochs={epochs}: allowed are at least 2 and 1")
     place = select_device(device)
-    dataset = load_dataset(recipe.data.name, data_dir=data_dir, offline=offline).to(place)
+    dataset = recipe.load_data(data_dir=data_dir, offline=offline).to(place)
     kept = held_out(recipe)
     bench = _Bench(kept, kept.hold_out(dataset), seed, place, engine, watch, say)
     candidates = combinations(bench.search_all(batches))

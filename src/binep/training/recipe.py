@@ -33,9 +33,12 @@ from binep.core.network import COSTS, DYNAMICS, SENDS, Network
 from binep.core.neurons import HardSigmoid, Heaviside
 from binep.core.optim import RATES, Optimizers, assign_optimizers
 from binep.core.relaxation import NUDGES
-from binep.data import DATASETS, Augmentation, Dataset
+from binep.data import DATASETS, Augmentation, Dataset, Folder, Source
+from binep.data import load as load_dataset
+from binep.data.own import TEST_SHARE, Facts, facts_of, read_once
 from binep.errors import BinepError, choose
 
+OWN = "own"
 PerCoupling = float | list[float]
 PerConv = int | list[int]
 
@@ -49,12 +52,44 @@ def _key(default: Any = MISSING, **limits: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class DataKeys:
-    name: str = _key("digits", choices=tuple(DATASETS))
+    name: str = _key("digits", choices=(*DATASETS, OWN))
+    # Data of your own, see `binep.data.own`; `name` is then "own".
+    path: str | None = _key(None)
+    label: str | None = _key(None)  # name or number of a table's column of labels
+    test: float = _key(TEST_SHARE, above=0, high=1)  # share kept for testing, if none is given
+    split_seed: int = _key(0, low=0)  # which samples those are
+    normalise: bool = _key(False)  # to mean 0 and deviation 1 over the training set
+    # What was found there, filled in when a recipe is resolved, so that a run can be opened, and
+    # its network shipped, where the data are not.
+    shape: list[int] | None = _key(None, low=1)
+    classes: int | None = _key(None, low=2)
+    class_names: list[str] | None = _key(None)
+    samples: int | None = _key(None, low=1)
+    mean: list[float] | None = _key(None)
+    std: list[float] | None = _key(None)
     flip: bool = _key(False)
     crop: int = _key(0, low=0)
     # The last so many training images are kept out of training and tested on, in place of the
     # test set: what choices are made on.
     validation: int = _key(0, low=0)
+
+    def read(self) -> Dataset:
+        """Your own data, from `path`."""
+        assert self.path is not None
+        return read_once(self.path, self.label, self.test, self.split_seed, self.normalise)
+
+    @property
+    def facts(self) -> Facts:
+        """What was found in `path`."""
+        assert self.shape is not None and self.classes is not None and self.samples is not None
+        return Facts(
+            tuple(self.shape),
+            self.classes,
+            self.samples,
+            None if self.mean is None else tuple(self.mean),
+            None if self.std is None else tuple(self.std),
+            None if self.class_names is None else tuple(self.class_names),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,13 +257,31 @@ class Recipe:
     def augmentation(self) -> Augmentation:
         return Augmentation(flip=self.data.flip, crop=self.data.crop)
 
+    @property
+    def source(self) -> Source | Facts:
+        """What is known of the data: shape of a sample, classes, training samples."""
+        return DATASETS[self.data.name] if self.data.path is None else self.data.facts
+
+    def load_data(self, *, data_dir: Folder | None = None, offline: bool = False) -> Dataset:
+        """The whole data set: read from `data.path`, found on disk, or downloaded."""
+        if self.data.path is None:
+            return load_dataset(self.data.name, data_dir=data_dir, offline=offline)
+        found = self.data.read()
+        if facts_of(found) != self.data.facts:
+            raise BinepError(
+                f"{self.data.path} is not what the recipe was made for: it now holds "
+                f"{len(found.train)} training samples of shape {found.image_shape} in "
+                f"{found.classes} classes"
+            )
+        return found
+
     def hold_out(self, dataset: Dataset) -> Dataset:
         """The data set, with the validation images in place of the test set if any are asked."""
         return dataset.holdout(self.data.validation) if self.data.validation else dataset
 
     def build_network(self, generator: torch.Generator | None = None) -> Network:
         """A fresh network, float32 on the CPU, with every draw from `generator`."""
-        keys, source = self.network, DATASETS[self.data.name]
+        keys, source = self.network, self.source
         binary = keys.weights == "binary"
         options: dict[str, Any] = {
             "binary": binary,
@@ -540,7 +593,8 @@ def _resolve(recipe: Recipe) -> Recipe:
         _check_schedule(recipe, name, rates[name])
     if recipe.learning.beta == 0:
         raise BinepError("learning.beta=0: allowed is a number other than 0")
-    train = DATASETS[recipe.data.name].train_count
+    recipe = replace(recipe, data=_resolve_data(recipe.data))
+    train = recipe.source.train_count
     if recipe.data.validation >= train:
         raise BinepError(
             f"data.validation={recipe.data.validation}: allowed is less than the {train} training "
@@ -573,6 +627,27 @@ def _resolve(recipe: Recipe) -> Recipe:
         ),
         optimizer=OptimizerKeys(**rates),
     )
+
+
+def _resolve_data(keys: DataKeys) -> DataKeys:
+    """Where own data are, as a path that holds from any folder; and what does not fit together."""
+    if keys.path is None:
+        if keys.name == OWN:
+            raise BinepError(f"data.name='{OWN}': it needs data.path, a file or folder of your own")
+        return keys
+    keys = replace(keys, name=OWN, path=str(Path(keys.path).expanduser().resolve()))
+    if keys.shape is None or keys.classes is None or keys.samples is None:
+        facts = asdict(facts_of(keys.read()))
+        lists = {
+            key: [*value] if isinstance(value, tuple) else value for key, value in facts.items()
+        }
+        keys = replace(keys, **lists)
+    shape = keys.facts.shape
+    if (keys.flip or keys.crop) and len(shape) != 3:
+        raise BinepError(
+            f"data.flip and data.crop move images: {keys.path} has samples of shape {shape}"
+        )
+    return keys
 
 
 def _check_schedule(recipe: Recipe, rate: str, values: list[float] | None) -> None:

@@ -31,7 +31,7 @@ import binep
 from binep.core.metrics import Tally
 from binep.core.network import Network
 from binep.data import Dataset, Folder
-from binep.data import load as load_dataset
+from binep.data.own import fingerprint
 from binep.engines.base import BringsThreads, Engine, RunsKernels
 from binep.engines.select import select_device, select_engine
 from binep.errors import BinepError
@@ -87,7 +87,8 @@ class Run:
         self, *, device: str = "auto", data_dir: Folder | None = None, offline: bool = False
     ) -> Dataset:
         """The data that the run trains and is tested on."""
-        whole = load_dataset(self.recipe.data.name, data_dir=data_dir, offline=offline)
+        whole = self.recipe.load_data(data_dir=data_dir, offline=offline)
+        _check_same_data(self.folder, self.record, self.recipe, whole)
         return self.recipe.hold_out(whole.to(select_device(device)))
 
     def evaluate(
@@ -101,6 +102,16 @@ class Run:
         """Read the "test" or "train" images out of the trained network."""
         dataset = self.dataset(device=device, data_dir=data_dir, offline=offline)
         return evaluate(self.engine(device), dataset, getattr(dataset, split))
+
+
+def _check_same_data(folder: Path, record: dict[str, Any], recipe: Recipe, found: Dataset) -> None:
+    """See that data of one's own are still those that the run was trained on."""
+    seen = record.get("data_fingerprint")
+    if recipe.data.path is not None and seen is not None and seen != fingerprint(found):
+        raise BinepError(
+            f"{recipe.data.path} is not what {folder} was trained on: its content has changed; "
+            "bring the file back, or train anew in another --out"
+        )
 
 
 def _warn_of_damage(text: str) -> None:
@@ -196,7 +207,10 @@ def train(
     if trunk is not None:
         _check_part_of(recipe, seed, trunk)
     place = select_device(device)
-    dataset = load_dataset(recipe.data.name, data_dir=data_dir, offline=offline)
+    dataset = recipe.load_data(data_dir=data_dir, offline=offline)
+    mark = None if recipe.data.path is None else fingerprint(dataset)
+    if _is_run(folder):
+        _check_same_data(folder, open_run(folder).record, recipe, dataset)
     trainer = build_trainer(
         recipe, recipe.hold_out(dataset.to(place)), seed, place, engine, watcher.say
     )
@@ -214,7 +228,7 @@ def train(
         if found is not None:
             checkpoints.restore(trainer, *found)
         history = _rewind_metrics(folder, trainer.progress.epoch)
-        record = _begin_record(folder, recipe, seed, place, trainer)
+        record = _begin_record(folder, recipe, seed, place, trainer, mark)
         _train(folder, trainer, recipe, record, history, checkpoint_seconds, watcher, stop)
     return open_run(folder)
 
@@ -463,7 +477,12 @@ def _interruptible(stop: threading.Event | None = None) -> Iterator[threading.Ev
 
 
 def _begin_record(
-    folder: Path, recipe: Recipe, seed: int, device: torch.device, trainer: Trainer
+    folder: Path,
+    recipe: Recipe,
+    seed: int,
+    device: torch.device,
+    trainer: Trainer,
+    data: str | None,
 ) -> dict[str, Any]:
     """What makes a result believable: when it was begun, and where its epochs were trained.
 
@@ -484,6 +503,7 @@ def _begin_record(
         "recipe": recipe.name,
         "seed": seed,
         **here,
+        **({} if data is None else {"data_fingerprint": data}),
         "started": earlier.get("started", now),
         "updated": now,
         "seconds": earlier.get("seconds", 0.0),
