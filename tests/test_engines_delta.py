@@ -141,7 +141,7 @@ def assert_parity(
     free = relax(net, x, net.initial(x), ep.free_steps)
     nudge = Nudge(net.target(labels), ep.beta, ep.nudge)
     nudged = relax(net, x, free.state, ep.nudged_steps, nudge)
-    for mine, its in zip(fast.relax(x, labels, ep.beta), (free, nudged), strict=True):
+    for mine, its in zip(fast.relax(x, labels, ep.beta)[:2], (free, nudged), strict=True):
         for a, b in zip(mine, its.state, strict=True):
             assert a.shape == b.shape
             assert float((a - b).abs().max()) < 2e-3

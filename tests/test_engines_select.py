@@ -50,7 +50,7 @@ def test_a_torch_without_convolutions_of_bytes_falls_back(
     broken: str, monkeypatch: pytest.MonkeyPatch
 ):
     """The ops that engine 'delta' convolves with are not public: they may go, or change."""
-    relaxing = pytest.importorskip("binep.engines.numba.delta.relaxing")
+    relaxing = pytest.importorskip("binep.engines.numba.delta.sign_bytes")
     chain = [ConvPool(1, 2, kernel=3), ConvPool(2, 2, kernel=3), Dense(8, 3)]
     net = Network((1, 6, 6), chain, HardSigmoid(), "prototypical", classes=3)
     built = net, EP, assign_optimizers(net, gamma=1e-2, tau=1e-3, lr_bias=1e-2)

@@ -1,66 +1,156 @@
-"""What the engines on the CPU share: they train a network and its optimizers where they are."""
+"""What the engines on the CPU share: they run a plan and train a network where it stands."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from binep.core import metrics
+from binep.core.couplings import levels
 from binep.core.gradients import EquilibriumPropagation, Learning
 from binep.core.metrics import Tally
 from binep.core.network import Network
 from binep.core.optim import Bop, Optimizers
+from binep.core.plan import ContrastPlan
+from binep.core.relaxation import Relaxation
 from binep.engines.activity import Activity
+from binep.engines.base import Capabilities
 from binep.engines.numba.jit import kernel_threads
 from binep.errors import BinepError
 
 
-class InPlaceEngine:
+@dataclass
+class Ends:
+    """Where the phases of a mini-batch ended.
+
+    Attributes:
+        x: the mini-batch.
+        steps: how many each phase took. top, residual: output neurons and last largest change of
+            the first phase, which is read out.
+    """
+
+    x: Tensor
+    steps: list[int]
+    top: Tensor
+    residual: float
+
+    @property
+    def free(self) -> Relaxation:
+        """The first phase as far as it is read out."""
+        residuals = torch.zeros(self.steps[0])
+        residuals[-1] = self.residual
+        return Relaxation([self.top], [], residuals)
+
+
+@dataclass
+class Rates:
+    """Numbers of a coupling's step: gradient = factor * contrast; gamma and tau over Bop's decay.
+
+    `at_rest`: whether all of the momentum is 0 before.
+    """
+
+    factor: float
+    rate: float
+    bound: float
+    at_rest: bool
+
+
+class CpuEngine:
     """Trains binary weights by EP in compiled kernels; signs, momenta, biases and scales stay put.
 
     The network and its optimizers so hold the state of training at any time. What an engine copies
-    of the signs it copies anew if someone else changes them, see `_changed_signs`.
+    of the signs it copies anew if someone else changes them, see `_changed_signs`. An engine says
+    how to clamp a mini-batch, run the phases of a plan, and take a coupling's contrast.
+
+    Args:
+        early_stop: do not run steps that are known to change nothing; the results are the same
+            without.
     """
 
     name: str
+    capabilities: Capabilities
 
     def __init__(
         self,
         network: Network,
         learning: Learning,
         optimizers: Optimizers,
-        needs: Mapping[str, bool],
+        *,
+        early_stop: bool = True,
     ) -> None:
-        self.learning = self._check(network, learning, needs)
-        self.network, self.optimizers = network, optimizers
+        self.capabilities.check(self.name, network, learning, optimizers)
+        assert isinstance(learning, EquilibriumPropagation)
+        self.network, self.learning, self.optimizers = network, learning, optimizers
+        self.early_stop = early_stop
         self.activity: Activity = Activity()
         self._tally = Tally()
         self._seen: list[Any] = [None] * len(network.couplings)
 
-    def _check(
-        self, network: Network, learning: Learning, needs: Mapping[str, bool]
-    ) -> EquilibriumPropagation:
-        """Refuse, by name, what this engine does not compute."""
-        needs = {
-            **needs,
-            "cost='mse'": network.cost == "mse",
-            "binary weights": all(coupling.binary for coupling in network.couplings),
-            "parameters in float32 on the CPU": all(
-                p.dtype == torch.float32 and p.device.type == "cpu" for p in network.parameters()
-            ),
-        }
-        for need, met in needs.items():
-            if not met:
-                raise BinepError(
-                    f"engine {self.name!r} needs {need}; the reference engine runs the rest"
-                )
-        if not isinstance(learning, EquilibriumPropagation):
-            raise BinepError(
-                f"engine {self.name!r} with {type(learning).__name__}: allowed is "
-                "EquilibriumPropagation"
-            )
-        learning.check(network)
-        return learning
+    def _clamp(self, x: Tensor) -> Any:
+        """What does not change while a mini-batch relaxes, with the signs as they are now."""
+        raise NotImplementedError
+
+    def _run(self, clamped: Any, target: Tensor, plan: ContrastPlan, *, keep: bool = False) -> Any:
+        """Run all phases; `keep`: all states of each are asked for."""
+        raise NotImplementedError
+
+    def _states(self, ends: Any, phase: int) -> list[Tensor]:
+        """s1..sN at the end of a phase, (batch, *layer)."""
+        raise NotImplementedError
+
+    def _prepare(self, clamped: Any, ends: Any, plan: ContrastPlan) -> Any:
+        """What the contrasts of all couplings are taken from."""
+        raise NotImplementedError
+
+    def _contrast_bias(self, n: int, sides: Any) -> Tensor:
+        """`D(a_above)`, summed over batch and positions, (above,)."""
+        raise NotImplementedError
+
+    def _flip(self, n: int, sides: Any, rates: Rates) -> tuple[int, Tensor]:
+        """Add coupling n's contrast to its momentum, and flip.
+
+        Returns the flips, and `<signs, contrast>` of every neuron or channel above.
+        """
+        raise NotImplementedError
+
+    # --- what every engine offers
+
+    @torch.no_grad()
+    def train(self, x: Tensor, labels: Tensor) -> None:
+        """One training step on a mini-batch, (batch, *input_shape), with labels, (batch,)."""
+        plan = self.learning.plan(self.learning.draw_sign())
+        clamped, target = self._clamp(x), self.network.target(labels)
+        ends = self._run(clamped, target, plan)
+        seen = metrics.tally(self.network, ends.free, labels, target)
+        sides, flips = self._prepare(clamped, ends, plan), []
+        share = plan.span * len(x)
+        for n, coupling in enumerate(self.network.couplings):
+            factor = -1 / (share * (levels(ends.x) if n == 0 else 1))
+            flips.append(self._step_bop(n, sides, factor))
+            if coupling.bias is not None:
+                coupling.bias.grad = -1 / share * self._contrast_bias(n, sides)
+        for optimizer in (self.optimizers.sgd, self.optimizers.scale_sgd):
+            if optimizer is not None:
+                optimizer.step()
+        self._tally += replace(seen, flips=self._in_order(flips), nudged_steps=sum(ends.steps[1:]))
+
+    @torch.no_grad()
+    def evaluate(self, x: Tensor, labels: Tensor) -> Tally:
+        """Read a mini-batch out of the free phase, without learning from it."""
+        plan = self.learning.plan()
+        free = replace(plan, phases=plan.phases[:1], margin=0.0)
+        target = self.network.target(labels)
+        ends = self._run(self._clamp(x), target, free)
+        return metrics.tally(self.network, ends.free, labels, target)
+
+    @torch.no_grad()
+    def relax(self, x: Tensor, labels: Tensor, beta: float) -> list[list[Tensor]]:
+        """The states s1..sN after each phase of the plan with this beta."""
+        plan = replace(self.learning, beta=beta).plan()
+        ends = self._run(self._clamp(x), self.network.target(labels), plan, keep=True)
+        return [self._states(ends, phase) for phase in range(len(plan.phases))]
 
     def collect(self) -> Tally:
         """What was counted over the mini-batches trained on since the last call."""
@@ -72,20 +162,26 @@ class InPlaceEngine:
         """How many threads the kernels run on."""
         return kernel_threads()
 
-    def sync(self) -> None:
-        """The network and the optimizers are the state: there is nothing to bring back."""
+    # --- Bop, where the network's own tensors are
 
-    def _changed_signs(self) -> Iterator[int]:
-        """The couplings whose signs someone else, such as a restored checkpoint, has changed."""
-        for n, coupling in enumerate(self.network.couplings):
-            version = (coupling.signs.data_ptr(), coupling.signs._version)
-            if self._seen[n] != version:
-                if not coupling.signs.is_contiguous():
-                    raise BinepError(
-                        f"engine {self.name!r}: the signs of coupling {n} are not contiguous"
-                    )
-                self._seen[n] = version
-                yield n
+    def _step_bop(self, n: int, sides: Any, factor: float) -> int:
+        """One step of Bop on coupling n, and its scale's gradient; returns the flips."""
+        coupling = self.network.couplings[n]
+        signs, (bop, group) = coupling.signs, self._bop_of(n)
+        at_rest = not bop.state[signs] and group["noise"] == 0
+        rate, bound = bop.prepare(signs, group)
+        state = bop.state[signs]
+        if not state["momentum"].is_contiguous():
+            state["momentum"] = state["momentum"].contiguous()
+        flips, overlaps = self._flip(n, sides, Rates(factor, rate, bound, at_rest))
+        state["flips"] += flips
+        rule = coupling.synapses.scale_factor.double() * factor  # type: ignore[union-attr]
+        overlaps = overlaps.double() if coupling.scale.dim() else overlaps.double().sum()
+        coupling.scale.grad = (rule * overlaps).to(coupling.scale.dtype)
+        return flips
+
+    def _momentum(self, n: int) -> Tensor:
+        return self._bop_of(n)[0].state[self.network.couplings[n].signs]["momentum"]
 
     def _bop_of(self, n: int) -> tuple[Bop, dict[str, Any]]:
         """Bop, and its group that coupling n's signs belong to."""
@@ -102,16 +198,14 @@ class InPlaceEngine:
         count = {id(coupling.signs): f for coupling, f in zip(couplings, flips, strict=True)}
         return [count[id(p)] for g in (bop.param_groups if bop else []) for p in g["params"]]
 
-    def _set_scale_gradient(self, n: int, overlaps: Tensor, factor: float) -> None:
-        """The scale's rule from `<signs, contrast>` of every neuron or channel above, (above,)."""
-        coupling = self.network.couplings[n]
-        rule = coupling.synapses.scale_factor.double() * factor  # type: ignore[union-attr]
-        overlap = overlaps.double()
-        overlap = overlap if coupling.scale.dim() else overlap.sum()
-        coupling.scale.grad = (rule * overlap).to(coupling.scale.dtype)
-
-    def _step_the_rest(self) -> None:
-        """Step what is not Bop's: biases and scales."""
-        for optimizer in (self.optimizers.sgd, self.optimizers.scale_sgd):
-            if optimizer is not None:
-                optimizer.step()
+    def _changed_signs(self) -> Iterator[int]:
+        """The couplings whose signs someone else, such as a restored checkpoint, has changed."""
+        for n, coupling in enumerate(self.network.couplings):
+            version = (coupling.signs.data_ptr(), coupling.signs._version)
+            if self._seen[n] != version:
+                if not coupling.signs.is_contiguous():
+                    raise BinepError(
+                        f"engine {self.name!r}: the signs of coupling {n} are not contiguous"
+                    )
+                self._seen[n] = version
+                yield n

@@ -5,7 +5,7 @@ import hashlib
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,6 +59,10 @@ def kernel(function: Any, fastmath: set[str] | bool = False) -> Any:
         numba.config.CACHE_DIR = before  # type: ignore[attr-defined]
 
 
+# Kernels that may take liberties with the order of float32 operations, but none with NaN.
+fast = functools.partial(kernel, fastmath={"reassoc", "contract", "nsz"})
+
+
 def compiled(dispatcher: Any) -> bool:
     """Whether a kernel is there, in this process or in the folder."""
     name = dispatcher.py_func.__name__
@@ -99,10 +103,17 @@ def kernel_threads() -> int:
     return _lent[-1] if _lent else torch.get_num_threads()
 
 
-def run_shares(share: Any, *args: Any) -> list[Any]:
-    """Run `share(*args, threads, thread)` on as many threads as torch was given; all results."""
+def run_shares(share: Any, *args: Any, own: Sequence[tuple[Any, ...]] = ()) -> list[Any]:
+    """Run `share(*args, *own[thread], threads, thread)` on as many threads as torch was given.
+
+    Returns all results.
+    """
     threads = kernel_threads()
+
+    def run(thread: int) -> Any:
+        return share(*args, *(own[thread] if own else ()), threads, thread)
+
     # What is not compiled yet is compiled by the first share alone.
-    first = [] if share.signatures else [share(*args, threads, 0)]
-    others = [_pool(threads).submit(share, *args, threads, n) for n in range(1, threads)]
-    return [*(first or [share(*args, threads, 0)]), *(other.result() for other in others)]
+    first = [] if share.signatures else [run(0)]
+    others = [_pool(threads).submit(run, n) for n in range(1, threads)]
+    return [*(first or [run(0)]), *(other.result() for other in others)]

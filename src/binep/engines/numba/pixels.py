@@ -3,6 +3,7 @@
 import numpy as np
 
 from binep.engines.numba.jit import inner, kernel
+from binep.engines.numba.rules import wins
 
 
 @inner
@@ -48,8 +49,7 @@ def convolve_share(images, signs, shape, gain, bias, drive, switches, threads, t
                 _add_window(total, images[b], signs, y - padding, x - padding)
                 q = np.int32(y * map_cols + x)
                 for j in range(cells):
-                    # The first of equal sums in row-major order wins.
-                    more = k == 0 or total[j] > best[j]
+                    more = k == 0 or wins(total[j], best[j])
                     best[j] = total[j] if more else best[j]
                     chosen[j] = q if more else chosen[j]
             here = drive[b, place * cells : (place + 1) * cells]

@@ -5,123 +5,198 @@ words at a time; LLVM fits it to the machine (AVX-512, AVX2, NEON). No operation
 flag, so that every one rounds on its own, as the reference does.
 """
 
-from typing import Any
+from typing import Any, cast
 
 from llvmlite import ir
 from numba import extending, types
 from numba.core import cgutils
 
+from binep.engines.numba import rules
+from binep.engines.numba.rules import where
+
 intrinsic: Any = extending.intrinsic
 
 _LANES = 16
-_WORD = ir.IntType(64)
+_WORD, _INT, _BYTE = ir.IntType(64), ir.IntType(32), ir.IntType(8)
 _WORDS8 = ir.VectorType(_WORD, 8)
 _FLOATS = ir.VectorType(ir.FloatType(), _LANES)
-_INTS = ir.VectorType(ir.IntType(32), _LANES)
+_INTS = ir.VectorType(_INT, _LANES)
 _DOUBLES = ir.VectorType(ir.DoubleType(), 8)
 
 
-def _place(context: Any, builder: Any, kind: Any, array: Any, index: Any, to: Any) -> Any:
+def _place(context, builder, kind, array, index, to):
     """The address of `array[index]` as a pointer to `to`."""
     data = context.make_array(kind)(context, builder, array).data
     return builder.bitcast(builder.gep(data, [index]), to.as_pointer())
 
 
-def _splat(builder: Any, scalar: Any, kind: Any) -> Any:
+def _places(context, builder, kind, array, index, to, every=_LANES):
+    """The addresses of `array[index + n]`, n < 64, for every so many entries."""
+    return [
+        _place(context, builder, kind, array, builder.add(index, ir.Constant(index.type, n)), to)
+        for n in range(0, 64, every)
+    ]
+
+
+def _splat(builder, scalar, kind):
     """A vector with the same number in all lanes."""
-    first = builder.insert_element(
-        ir.Constant(kind, ir.Undefined), scalar, ir.Constant(ir.IntType(32), 0)
-    )
-    order = ir.Constant(ir.VectorType(ir.IntType(32), kind.count), [0] * kind.count)
+    first = builder.insert_element(ir.Constant(kind, ir.Undefined), scalar, ir.Constant(_INT, 0))
+    order = ir.Constant(ir.VectorType(_INT, kind.count), [0] * kind.count)
     return builder.shuffle_vector(first, ir.Constant(kind, ir.Undefined), order)
 
 
-def _mask(builder: Any, bits: Any) -> Any:
+def _mask(builder, bits):
     """The bits of an integer as one boolean a lane, lowest first."""
     return builder.bitcast(bits, ir.VectorType(ir.IntType(1), bits.type.width))
 
 
+class _Floats:
+    """Sixteen float32 with the operators that `rules` are written in."""
+
+    __array_ufunc__ = None
+
+    def __init__(self, builder, value):
+        self.builder, self.value = builder, value
+
+    def _with(self, code, other, swapped=False):
+        if not isinstance(other, _Floats):
+            other = _Floats(self.builder, ir.Constant(_FLOATS, [float(other)] * _LANES))
+        one, two = (other.value, self.value) if swapped else (self.value, other.value)
+        return _Floats(self.builder, code(one, two))
+
+    def __add__(self, other):
+        return self._with(self.builder.fadd, other)
+
+    def __sub__(self, other):
+        return self._with(self.builder.fsub, other)
+
+    def __rsub__(self, other):
+        return self._with(self.builder.fsub, other, swapped=True)
+
+    def __mul__(self, other):
+        return self._with(self.builder.fmul, other)
+
+    def __abs__(self):
+        return where(self < 0, _Floats(self.builder, self.builder.fneg(self.value)), self)
+
+    def _is(self, how, other):
+        return self._with(lambda a, b: self.builder.fcmp_ordered(how, a, b), other)
+
+    def __lt__(self, other):
+        return self._is("<", other)
+
+    def __le__(self, other):
+        return self._is("<=", other)
+
+    def __gt__(self, other):
+        return self._is(">", other)
+
+    def __ge__(self, other):
+        return self._is(">=", other)
+
+    def differs(self, other):
+        """Whether lanes differ, a bit a lane."""
+        return _bits(self._with(lambda a, b: self.builder.fcmp_unordered("!=", a, b), other))
+
+    def select(self, yes, no):
+        """`yes` where this comparison holds, else `no`: what `rules.where` asks for."""
+        some = yes if isinstance(yes, _Floats) else no
+        yes, no = (
+            x.value if isinstance(x, _Floats) else ir.Constant(_FLOATS, [float(x)] * _LANES)
+            for x in (yes, no)
+        )
+        return _Floats(some.builder, some.builder.select(self.value, yes, no))
+
+
+def _bits(comparison):
+    """The outcome of a comparison of sixteen lanes as an integer, lowest lane first."""
+    return comparison.builder.bitcast(comparison.value, ir.IntType(_LANES))
+
+
+def _load(builder, spot):
+    return _Floats(builder, builder.load(spot, align=4))
+
+
+def _word(builder, sixteens):
+    """One word of four times sixteen bits."""
+    word = ir.Constant(_WORD, 0)
+    for n, bits in enumerate(sixteens):
+        shifted = builder.shl(builder.zext(bits, _WORD), ir.Constant(_WORD, _LANES * n))
+        word = builder.or_(word, shifted)
+    return word
+
+
+def _unpack(builder, numbers):
+    """A tuple of float32 as vectors."""
+    numbers = cgutils.unpack_tuple(builder, numbers)
+    return [_Floats(builder, _splat(builder, number, _FLOATS)) for number in numbers]
+
+
 @intrinsic
-def popcount(typing_context: Any, word: Any) -> Any:
+def popcount(typing_context, word):
     """How many bits of a word are 1."""
-
-    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.ctpop(args[0])
-
-    return types.uint64(types.uint64), code
+    return types.uint64(types.uint64), lambda context, builder, sig, args: builder.ctpop(args[0])
 
 
 @intrinsic
-def lowest(typing_context: Any, word: Any) -> Any:
+def lowest(typing_context, word):
     """The position of the lowest bit that is 1, of a word that is not 0."""
 
-    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def code(context, builder, signature, args):
         return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
 
     return types.int64(types.uint64), code
 
 
 @intrinsic
-def prefetch(typing_context: Any, array: Any, index: Any) -> Any:
+def prefetch(typing_context, array, index):
     """Ask for the cache line of `array[index]`, which will be changed soon."""
-    signature = types.void(array, index)
 
-    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        byte, number = ir.IntType(8), ir.IntType(32)
-        spot = _place(context, builder, signature.args[0], args[0], args[1], byte)
-        kind = ir.FunctionType(ir.VoidType(), [spot.type, number, number, number])
+    def code(context, builder, signature, args):
+        array, index = args
+        spot = _place(context, builder, signature.args[0], array, index, _BYTE)
+        kind = ir.FunctionType(ir.VoidType(), [spot.type, _INT, _INT, _INT])
         ask = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
         # To write, into the first level, as data.
-        builder.call(ask, [spot, *(ir.Constant(number, n) for n in (1, 3, 1))])
+        builder.call(ask, [spot, *(ir.Constant(_INT, n) for n in (1, 3, 1))])
         return context.get_dummy_value()
 
-    return signature, code
+    return types.void(array, index), code
+
+
+# --- counting -----------------------------------------------------------------------------------
 
 
 @intrinsic
-def add_eight_rows(
-    typing_context: Any,
-    planes: Any,
-    at: Any,
-    stride: Any,
-    eights: Any,
-    matrix: Any,
-    rows: Any,
-    inverted: Any,
-) -> Any:
+def add_eight_rows(typing_context, planes, at, stride, eights, matrix, rows, word, inverted):
     """Add eight rows of bits to a counter for each column, 512 columns at once.
 
     The counters stand upright: bit k of all of them is `planes[at + k stride : ... + 8]`, k < 3.
-    Carry-save adders (Harley-Seal) take in the rows `matrix[rows[i] : rows[i] + 8] ^ inverted[i]`;
-    what exceeds three bits, worth eight, goes to `planes[eights : eights + 8]`.
+    Carry-save adders (Harley-Seal) take in eight words from `matrix[rows[i] + word]` on, `^
+    inverted[i]`, i < 8; what exceeds three bits, worth eight, goes to `planes[eights...]`.
     """
-    signature = types.void(planes, at, stride, eights, matrix, rows, inverted)
 
-    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        planes_type, _, _, _, matrix_type, _, _ = signature.args
-        planes, at, stride, eights, matrix, rows, inverted = args
+    def code(context, builder, signature, args):
+        planes, at, stride, eights, matrix, rows, word, inverted = args
 
-        def plane(index: Any) -> Any:
-            return _place(context, builder, planes_type, planes, index, _WORDS8)
+        def words(position, array, index):
+            return _place(context, builder, signature.args[position], array, index, _WORDS8)
 
-        def adder(a: Any, b: Any, c: Any) -> tuple[Any, Any]:
+        def adder(a, b, c):
             """One full adder a bit: sum and carry of three."""
             half = builder.xor(a, b)
             carry = builder.or_(builder.and_(a, b), builder.and_(half, c))
             return builder.xor(half, c), carry
 
-        spots = [
-            plane(at),
-            plane(builder.add(at, stride)),
-            plane(builder.add(at, builder.add(stride, stride))),
-        ]
+        spots = [words(0, planes, at)]
+        for _ in range(2):
+            at = builder.add(at, stride)
+            spots.append(words(0, planes, at))
         ones, twos, fours = (builder.load(spot, align=8) for spot in spots)
         taken = []
         for n in range(8):
-            row = builder.extract_value(rows, n)
-            bits = builder.load(
-                _place(context, builder, matrix_type, matrix, row, _WORDS8), align=8
-            )
+            row = builder.add(builder.extract_value(rows, n), word)
+            bits = builder.load(words(4, matrix, row), align=8)
             flip = _splat(builder, builder.extract_value(inverted, n), _WORDS8)
             taken.append(builder.xor(bits, flip))
         carries = []
@@ -133,49 +208,36 @@ def add_eight_rows(
         fours, eight = adder(fours, first, second)
         for spot, value in zip(spots, (ones, twos, fours), strict=True):
             builder.store(value, spot, align=8)
-        builder.store(eight, plane(eights), align=8)
+        builder.store(eight, words(0, planes, eights), align=8)
         return context.get_dummy_value()
 
-    return signature, code
+    return types.void(planes, at, stride, eights, matrix, rows, word, inverted), code
 
 
 @intrinsic
-def expand(
-    typing_context: Any,
-    planes: Any,
-    at: Any,
-    stride: Any,
-    levels: Any,
-    counts: Any,
-    index: Any,
-    offset: Any,
-) -> Any:
+def expand(typing_context, planes, at, stride, levels, counts, index, offset):
     """Read 64 upright counters: `counts[index + j] += offset + sum_k 2^k bit_j(planes_k)`.
 
     `planes_k` is the word `planes[at + k stride]`, k < levels; counts are int32.
     """
-    signature = types.void(planes, at, stride, levels, counts, index, offset)
 
-    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        planes_type, _, _, _, counts_type, _, _ = signature.args
+    def code(context, builder, signature, args):
         planes, at, stride, levels, counts, index, offset = args
-        halfword = ir.IntType(_LANES)
-        offset = _splat(builder, builder.trunc(offset, ir.IntType(32)), _INTS)
-        spots, totals = [], []
-        for n in range(0, 64, _LANES):
-            where = builder.add(index, ir.Constant(index.type, n))
-            spots.append(_place(context, builder, counts_type, counts, where, _INTS))
+        offset = _splat(builder, builder.trunc(offset, _INT), _INTS)
+        spots = _places(context, builder, signature.args[4], counts, index, _INTS)
+        totals = []
+        for spot in spots:
+            begin = builder.add(builder.load(spot, align=4), offset)
             totals.append(cgutils.alloca_once(builder, _INTS))
-            old = builder.load(spots[-1], align=4)
-            builder.store(builder.add(old, offset), totals[-1])
+            builder.store(begin, totals[-1])
         with cgutils.for_range(builder, levels) as loop:
-            where = builder.add(at, builder.mul(loop.index, stride))
-            word = _place(context, builder, planes_type, planes, where, halfword)
-            one = ir.Constant(ir.IntType(32), 1)
-            worth = builder.shl(one, builder.trunc(loop.index, ir.IntType(32)))
+            level = builder.add(at, builder.mul(loop.index, stride))
+            kind = signature.args[0]
+            word = _place(context, builder, kind, planes, level, ir.IntType(_LANES))
+            worth = builder.shl(ir.Constant(_INT, 1), builder.trunc(loop.index, _INT))
             worth = _splat(builder, worth, _INTS)
             for n, total in enumerate(totals):
-                part = builder.gep(word, [ir.Constant(ir.IntType(32), n)])
+                part = builder.gep(word, [ir.Constant(_INT, n)])
                 bits = _mask(builder, builder.load(part, align=2))
                 add = builder.select(bits, worth, ir.Constant(_INTS, [0] * _LANES))
                 builder.store(builder.add(builder.load(total), add), total)
@@ -183,240 +245,120 @@ def expand(
             builder.store(builder.load(total), spot, align=4)
         return context.get_dummy_value()
 
-    return signature, code
+    return types.void(planes, at, stride, levels, counts, index, offset), code
 
 
 @intrinsic
-def add_where(
-    typing_context: Any,
-    sums: Any,
-    index: Any,
-    matrix: Any,
-    word: Any,
-    rows: Any,
-    values: Any,
-    count: Any,
-) -> Any:
+def add_where(typing_context, sums, index, matrix, word, rows, values, count):
     """`sums[index + j] += values[n]` where bit j of `matrix[rows[n] + word]` is 1, n < count.
 
     For 64 sums, j < 64, in float64; they stay in registers meanwhile.
     """
-    signature = types.void(sums, index, matrix, word, rows, values, count)
 
-    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        sums_type, _, matrix_type, _, rows_type, values_type, _ = signature.args
+    def code(context, builder, signature, args):
+        sums_kind, _, matrix_kind, _, rows_kind, values_kind, _ = signature.args
         sums, index, matrix, word, rows, values, count = args
-        zero = ir.Constant(_DOUBLES, [0.0] * 8)
-        spots, totals = [], []
-        for n in range(0, 64, 8):
-            where = builder.add(index, ir.Constant(index.type, n))
-            spots.append(_place(context, builder, sums_type, sums, where, _DOUBLES))
-            totals.append(cgutils.alloca_once_value(builder, builder.load(spots[-1], align=8)))
+        spots = _places(context, builder, sums_kind, sums, index, _DOUBLES, every=8)
+        totals = [cgutils.alloca_once_value(builder, builder.load(spot, align=8)) for spot in spots]
         with cgutils.for_range(builder, count) as loop:
-            row = builder.load(_place(context, builder, rows_type, rows, loop.index, _WORD))
-            spot = _place(context, builder, matrix_type, matrix, builder.add(row, word), _WORD)
+            row = builder.load(_place(context, builder, rows_kind, rows, loop.index, _WORD))
+            spot = _place(context, builder, matrix_kind, matrix, builder.add(row, word), _WORD)
             bits = _mask(builder, builder.load(spot))
-            spot = _place(context, builder, values_type, values, loop.index, ir.DoubleType())
+            spot = _place(context, builder, values_kind, values, loop.index, ir.DoubleType())
             value = _splat(builder, builder.load(spot), _DOUBLES)
             for n, total in enumerate(totals):
-                order = ir.Constant(ir.VectorType(ir.IntType(32), 8), list(range(8 * n, 8 * n + 8)))
+                order = ir.Constant(ir.VectorType(_INT, 8), list(range(8 * n, 8 * n + 8)))
                 eight = builder.shuffle_vector(bits, bits, order)
-                add = builder.select(eight, value, zero)
+                add = builder.select(eight, value, ir.Constant(_DOUBLES, [0.0] * 8))
                 builder.store(builder.fadd(builder.load(total), add), total)
         for spot, total in zip(spots, totals, strict=True):
             builder.store(builder.load(total), spot, align=8)
         return context.get_dummy_value()
 
-    return signature, code
+    return types.void(sums, index, matrix, word, rows, values, count), code
 
 
-def _clamped(builder: Any, new: Any) -> Any:
-    """States that are kept within [0, 1]."""
-    zero, one = (ir.Constant(_FLOATS, [x] * _LANES) for x in (0.0, 1.0))
-    new = builder.select(builder.fcmp_ordered(">", new, zero), new, zero)
-    return builder.select(builder.fcmp_ordered("<", new, one), new, one)
+# --- stepping -----------------------------------------------------------------------------------
 
 
-def _advance(nudged: bool, windowed: bool) -> Any:
-    """Code of the intrinsics `advance_*(s, i, out, j, drive, k, keep, take, threshold, ...)`.
-
-    One step of 64 neurons, `out[j:] = clamp(keep s[i:] + take (rho'(s) drive[k:] + nudge), 0, 1)`,
-    with every operation rounded on its own. Returns the new bits and whether any state changed.
+@intrinsic
+def advance(typing_context, s, drive, j, motion, window, nudge):
+    """`rules.step_energy` of the 64 neurons from j on, in place.
 
     Args:
-        nudged: with the arguments `pull, target, n, live` and
-            `nudge = pull[n:] + live (target[n:] - s)`.
-        windowed: with the arguments `sigma, slope` and `rho' = slope` where `|s - threshold| <=
-            sigma`, else 0; otherwise `rho' = 1`.
+        motion: keep, take, threshold.
+        window: threshold, sigma, height of `rules.slope`; or empty, for neurons that always listen.
+        nudge: start, target, n, beta, live of `rules.nudge`, start and target from their entry n
+            on; or empty.
+    Returns the new bits and whether any state changed.
     """
 
-    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def code(context, builder, signature, args):
         kinds = signature.args
-        _, i, _, j, _, k, keep, take, threshold = args[:9]
+        s, drive, j, motion, window, nudge = args
+        keep, take, threshold = _unpack(builder, motion)
+        states = _places(context, builder, kinds[0], s, j, _FLOATS)
+        forces = _places(context, builder, kinds[1], drive, j, _FLOATS)
+        starts: Any = [None] * 4
+        targets, beta, live = starts, None, cast("Any", None)
+        if len(kinds[5]):
+            start, target, n, beta, live = cgutils.unpack_tuple(builder, nudge)
+            starts = _places(context, builder, kinds[5][0], start, n, _FLOATS)
+            targets = _places(context, builder, kinds[5][1], target, n, _FLOATS)
+            beta, live = (_Floats(builder, _splat(builder, x, _FLOATS)) for x in (beta, live))
+        fired, moved = [], ir.Constant(ir.IntType(_LANES), 0)
+        for state, force, start, target in zip(states, forces, starts, targets, strict=True):
+            old, force = _load(builder, state), _load(builder, force)
+            if len(kinds[4]):
+                force = rules.slope(old, *_unpack(builder, window)) * force
+            if beta is not None:
+                start, target = _load(builder, start), _load(builder, target)
+                force = force + rules.nudge(where(live > 0, old, start), target, beta)
+            new = rules.step_energy(old, force, keep, take)
+            builder.store(new.value, state, align=4)
+            fired.append(_bits(rules.fires(new, threshold)))
+            moved = builder.or_(moved, new.differs(old))
+        found = [_word(builder, fired), builder.zext(moved, _WORD)]
+        return context.make_tuple(builder, signature.return_type, found)
 
-        def lanes(position: int, index: Any, n: int) -> Any:
-            where = builder.add(index, ir.Constant(index.type, n))
-            return _place(context, builder, kinds[position], args[position], where, _FLOATS)
-
-        def scalar(value: Any) -> Any:
-            return _splat(builder, value, _FLOATS)
-
-        zero = ir.Constant(_FLOATS, [0.0] * _LANES)
-        keep, take, threshold = scalar(keep), scalar(take), scalar(threshold)
-        bits, moved = ir.Constant(_WORD, 0), ir.Constant(ir.IntType(_LANES), 0)
-        for n in range(0, 64, _LANES):
-            old = builder.load(lanes(0, i, n), align=4)
-            force = builder.load(lanes(4, k, n), align=4)
-            if windowed:
-                sigma, slope = scalar(args[9]), scalar(args[10])
-                away = builder.fsub(old, threshold)
-                distance = builder.select(
-                    builder.fcmp_ordered("<", away, zero), builder.fneg(away), away
-                )
-                listening = builder.select(builder.fcmp_ordered("<=", distance, sigma), slope, zero)
-                force = builder.fmul(listening, force)
-            if nudged:
-                at, live = args[13], scalar(args[14])
-                pull = builder.load(lanes(11, at, n), align=4)
-                target = builder.load(lanes(12, at, n), align=4)
-                nudge = builder.fadd(pull, builder.fmul(live, builder.fsub(target, old)))
-                force = builder.fadd(force, nudge)
-            new = builder.fadd(builder.fmul(keep, old), builder.fmul(take, force))
-            new = _clamped(builder, new)
-            builder.store(new, lanes(2, j, n), align=4)
-            sixteen = builder.bitcast(
-                builder.fcmp_ordered(">=", new, threshold), ir.IntType(_LANES)
-            )
-            shifted = builder.shl(builder.zext(sixteen, _WORD), ir.Constant(_WORD, n))
-            bits = builder.or_(bits, shifted)
-            changes = builder.fcmp_unordered("!=", new, old)
-            moved = builder.or_(moved, builder.bitcast(changes, ir.IntType(_LANES)))
-        return context.make_tuple(
-            builder, signature.return_type, [bits, builder.zext(moved, _WORD)]
-        )
-
-    return code
-
-
-_ADVANCED = types.UniTuple(types.uint64, 2)
+    return types.UniTuple(types.uint64, 2)(s, drive, j, motion, window, nudge), code
 
 
 @intrinsic
-def advance_free(
-    typing_context: Any,
-    s: Any,
-    i: Any,
-    out: Any,
-    j: Any,
-    drive: Any,
-    k: Any,
-    keep: Any,
-    take: Any,
-    threshold: Any,
-) -> Any:
-    """`_advance` of neurons that always listen fully: `rho' = 1`."""
-    signature = _ADVANCED(s, i, out, j, drive, k, keep, take, threshold)
-    return signature, _advance(nudged=False, windowed=False)
+def inclined(typing_context, state, drive, j, motion):
+    """The bits that the 64 neurons from j on, all in one `state`, have after a step that they fully
+    listen in; `motion` as for `advance`."""
+
+    def code(context, builder, signature, args):
+        state, drive, j, motion = args
+        keep, take, threshold = _unpack(builder, motion)
+        state, fired = _Floats(builder, _splat(builder, state, _FLOATS)), []
+        for spot in _places(context, builder, signature.args[1], drive, j, _FLOATS):
+            new = rules.step_energy(state, _load(builder, spot), keep, take)
+            fired.append(_bits(rules.fires(new, threshold)))
+        return _word(builder, fired)
+
+    return types.uint64(state, drive, j, motion), code
 
 
 @intrinsic
-def advance_windowed(
-    typing_context: Any,
-    s: Any,
-    i: Any,
-    out: Any,
-    j: Any,
-    drive: Any,
-    k: Any,
-    keep: Any,
-    take: Any,
-    threshold: Any,
-    sigma: Any,
-    slope: Any,
-) -> Any:
-    """`_advance` of neurons that listen near their threshold."""
-    signature = _ADVANCED(s, i, out, j, drive, k, keep, take, threshold, sigma, slope)
-    return signature, _advance(nudged=False, windowed=True)
+def advance_many(typing_context, s, drive, j, steps, motion):
+    """So many steps of the 64 neurons from j on at a constant drive, in registers."""
 
-
-@intrinsic
-def advance_nudged(
-    typing_context: Any,
-    s: Any,
-    i: Any,
-    out: Any,
-    j: Any,
-    drive: Any,
-    k: Any,
-    keep: Any,
-    take: Any,
-    threshold: Any,
-    sigma: Any,
-    slope: Any,
-    pull: Any,
-    target: Any,
-    n: Any,
-    live: Any,
-) -> Any:
-    """`_advance` of output neurons under a nudge."""
-    motion = (keep, take, threshold, sigma, slope)
-    signature = _ADVANCED(s, i, out, j, drive, k, *motion, pull, target, n, live)
-    return signature, _advance(nudged=True, windowed=True)
-
-
-@intrinsic
-def inclined(
-    typing_context: Any, state: Any, drive: Any, k: Any, keep: Any, take: Any, threshold: Any
-) -> Any:
-    """The bits that 64 neurons, all in one `state`, have after a step, `rho' = 1`."""
-    signature = types.uint64(state, drive, k, keep, take, threshold)
-
-    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        state, drive, k, keep, take, threshold = args
-        state, keep, take, threshold = (
-            _splat(builder, number, _FLOATS) for number in (state, keep, take, threshold)
-        )
-        bits = ir.Constant(_WORD, 0)
-        for n in range(0, 64, _LANES):
-            where = builder.add(k, ir.Constant(k.type, n))
-            spot = _place(context, builder, signature.args[1], drive, where, _FLOATS)
-            pull = builder.fmul(take, builder.load(spot, align=4))
-            new = _clamped(builder, builder.fadd(builder.fmul(keep, state), pull))
-            sixteen = builder.bitcast(
-                builder.fcmp_ordered(">=", new, threshold), ir.IntType(_LANES)
-            )
-            shifted = builder.shl(builder.zext(sixteen, _WORD), ir.Constant(_WORD, n))
-            bits = builder.or_(bits, shifted)
-        return bits
-
-    return signature, code
-
-
-@intrinsic
-def advance_many(
-    typing_context: Any, s: Any, i: Any, drive: Any, steps: Any, keep: Any, take: Any
-) -> Any:
-    """So many steps of 64 neurons at a constant drive, in registers, `rho' = 1`."""
-    signature = types.void(s, i, drive, steps, keep, take)
-
-    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        s, i, drive, steps, keep, take = args
-        keep, take = _splat(builder, keep, _FLOATS), _splat(builder, take, _FLOATS)
-        spots, states, pulls = [], [], []
-        for n in range(0, 64, _LANES):
-            where = builder.add(i, ir.Constant(i.type, n))
-            spots.append(_place(context, builder, signature.args[0], s, where, _FLOATS))
-            states.append(cgutils.alloca_once_value(builder, builder.load(spots[-1], align=4)))
-            force = _place(context, builder, signature.args[2], drive, where, _FLOATS)
-            pulls.append(builder.fmul(take, builder.load(force, align=4)))
+    def code(context, builder, signature, args):
+        s, drive, j, steps, motion = args
+        keep, take, _ = _unpack(builder, motion)
+        spots = _places(context, builder, signature.args[0], s, j, _FLOATS)
+        states = [cgutils.alloca_once_value(builder, builder.load(spot, align=4)) for spot in spots]
+        drives = _places(context, builder, signature.args[1], drive, j, _FLOATS)
+        forces = [_load(builder, spot) for spot in drives]
         with cgutils.for_range(builder, steps) as loop:
             moved = ir.Constant(ir.IntType(_LANES), 0)
-            for state, pull in zip(states, pulls, strict=True):
-                old = builder.load(state)
-                new = _clamped(builder, builder.fadd(builder.fmul(keep, old), pull))
-                builder.store(new, state)
-                changes = builder.fcmp_unordered("!=", new, old)
-                moved = builder.or_(moved, builder.bitcast(changes, ir.IntType(_LANES)))
+            for state, force in zip(states, forces, strict=True):
+                old = _Floats(builder, builder.load(state))
+                new = rules.step_energy(old, force, keep, take)
+                builder.store(new.value, state)
+                moved = builder.or_(moved, new.differs(old))
             rests = builder.icmp_unsigned("==", moved, ir.Constant(ir.IntType(_LANES), 0))
             with builder.if_then(rests):
                 loop.do_break()
@@ -424,47 +366,27 @@ def advance_many(
             builder.store(builder.load(state), spot, align=4)
         return context.get_dummy_value()
 
-    return signature, code
+    return types.void(s, drive, j, steps, motion), code
 
 
 @intrinsic
-def largest_change(typing_context: Any, s: Any, i: Any, t: Any, j: Any) -> Any:
+def largest_change(typing_context, s, i, t, j):
     """`max |s[i + n] - t[j + n]|` over 64 neurons."""
-    signature = types.float32(s, i, t, j)
 
-    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def code(context, builder, signature, args):
         s, i, t, j = args
         zero = ir.Constant(_FLOATS, [0.0] * _LANES)
-        largest = zero
-        for n in range(0, 64, _LANES):
-            here, there = (
-                builder.load(
-                    _place(
-                        context,
-                        builder,
-                        signature.args[position],
-                        array,
-                        builder.add(index, ir.Constant(index.type, n)),
-                        _FLOATS,
-                    ),
-                    align=4,
-                )
-                for position, array, index in ((0, s, i), (2, t, j))
-            )
-            change = builder.fsub(here, there)
-            change = builder.select(
-                builder.fcmp_ordered("<", change, zero), builder.fneg(change), change
-            )
-            larger = builder.fcmp_ordered(">", change, largest)
-            largest = builder.select(larger, change, largest)
-        width = _LANES
-        while width > 1:
-            width //= 2
+        here = _places(context, builder, signature.args[0], s, i, _FLOATS)
+        there = _places(context, builder, signature.args[2], t, j, _FLOATS)
+        largest = _Floats(builder, zero)
+        for a, b in zip(here, there, strict=True):
+            change = abs(_load(builder, a) - _load(builder, b))
+            largest = where(change > largest, change, largest)
+        for width in (8, 4, 2, 1):
             order = [(n + width) % _LANES for n in range(_LANES)]
-            turned = builder.shuffle_vector(
-                largest, zero, ir.Constant(ir.VectorType(ir.IntType(32), _LANES), order)
-            )
-            largest = builder.select(builder.fcmp_ordered(">", turned, largest), turned, largest)
-        return builder.extract_element(largest, ir.Constant(ir.IntType(32), 0))
+            order = ir.Constant(ir.VectorType(_INT, _LANES), order)
+            turned = _Floats(builder, builder.shuffle_vector(largest.value, zero, order))
+            largest = where(turned > largest, turned, largest)
+        return builder.extract_element(largest.value, ir.Constant(_INT, 0))
 
-    return signature, code
+    return types.float32(s, i, t, j), code

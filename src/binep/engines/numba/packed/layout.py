@@ -2,15 +2,13 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
 
-from binep.core.couplings import ConvPool, Coupling
+from binep.core.couplings import ConvPool
 from binep.core.network import Network
-from binep.engines.numba.packed.counting import LEVELS
-from binep.engines.numba.packed.relaxing import Sample, Wiring
 
 Array = Any
 
@@ -87,11 +85,48 @@ def _layer(start: int, shape: tuple[int, ...]) -> Layer:
     return Layer(start, shape[0], *(shape[1:] if len(shape) == 3 else (1, 1)))
 
 
+class Wiring(NamedTuple):
+    """Where everything is. One entry a layer; coupling n joins layer n-1 to layer n, 0 the input.
+
+    Attributes:
+        start: first neuron of a layer, (layers + 1,); a multiple of 64.
+        channels, rows, cols: of a layer; a vector is one position of many channels.
+        words: of 64 channels a position.
+        conv, kernel, padding, pool, map_rows, map_cols: of a coupling, before pooling.
+        up_at, up_words: first word and row length in the packed signs of the rows that run over
+            the layer above: one a neuron below (dense), or one a tap and channel below (conv).
+        down_at, down_words: the same for the rows that run over the layer below: one a neuron
+            above (dense), or one a channel above and tap (conv).
+        counts_at: first entry in `Sample.counts`, maps_at in `Sample.present`, down_counts_at in
+            `Sample.down_counts`.
+        valid: the bits that stand for neurons, not for padding, (words,).
+    """
+
+    start: Array
+    channels: Array
+    rows: Array
+    cols: Array
+    words: Array
+    conv: Array
+    kernel: Array
+    padding: Array
+    pool: Array
+    map_rows: Array
+    map_cols: Array
+    up_at: Array
+    up_words: Array
+    down_at: Array
+    down_words: Array
+    counts_at: Array
+    maps_at: Array
+    down_counts_at: Array
+    valid: Array
+
+
 class Layout:
     """The layers and couplings of a network in packed arrays, and the arrays' sizes."""
 
     def __init__(self, network: Network) -> None:
-        self.couplings = list(network.couplings)
         self.input = _layer(0, network.input_shape)
         self.layers: list[Layer] = []
         start = 0
@@ -99,69 +134,65 @@ class Layout:
             self.layers.append(_layer(start, shape))
             start += self.layers[-1].cells
         self.cells = start
-        # The packed weights begin with one row of zeros, for sums of fewer rows than eight.
+        # The packed signs begin with one row of zeros, for sums of fewer rows than eight.
         at = max(_row_words(layer.cells) for layer in [self.input, *self.layers])
-        counts = maps = held = 0
-        fields: dict[str, list[int]] = {name: [] for name in Wiring._fields if name != "valid"}
-        for n, (coupling, above) in enumerate(zip(self.couplings, self.layers, strict=True)):
-            below = self.below(n)
+        counts = maps = down_counts = 0
+        links = []
+        for n, coupling in enumerate(network.couplings):
+            below, above = self.below(n), self.layers[n]
             conv = isinstance(coupling, ConvPool)
-            side = coupling.kernel if isinstance(coupling, ConvPool) else 1
-            padding = coupling.padding if isinstance(coupling, ConvPool) else 0
-            map_rows = below.rows + 2 * padding - side + 1 if conv else 1
-            map_cols = below.cols + 2 * padding - side + 1 if conv else 1
-            taps, up_words = side * side, _row_words(above.channels)
-            up_rows = taps * below.words * 64 if conv else below.cells
-            down_rows = above.channels * taps
+            side, padding = (coupling.kernel, coupling.padding) if conv else (1, 0)
+            map_rows, map_cols = (
+                (x + 2 * padding - side + 1 if conv else 1) for x in (below.rows, below.cols)
+            )
+            up_words = _row_words(above.channels)
+            up_size = up_words * (side * side * below.words * 64 if conv else below.cells)
             down_words = below.words if conv else _row_words(below.cells)
-            values = {
-                "start": above.start,
-                "channels": above.channels,
-                "rows": above.rows,
-                "cols": above.cols,
-                "words": above.words,
-                "conv": int(conv),
-                "kernel": side,
-                "padding": padding,
-                "pool": coupling.pool,
-                "map_rows": map_rows,
-                "map_cols": map_cols,
-                "up_at": at,
-                "up_words": up_words,
-                "down_at": at + up_rows * up_words,
-                "down_words": down_words,
-                "counts_at": counts,
-                "maps_at": maps,
-                "held_at": held,
-            }
-            for name, value in values.items():
-                fields[name].append(value)
-            at += up_rows * up_words + down_rows * down_words
-            # The first conv coupling is summed by torch: its maps are never held here.
+            links.append(
+                {
+                    **{key: getattr(above, key) for key in ("start", "channels", "rows", "cols")},
+                    "words": above.words,
+                    "conv": int(conv),
+                    "kernel": side,
+                    "padding": padding,
+                    "pool": coupling.pool,
+                    "map_rows": map_rows,
+                    "map_cols": map_cols,
+                    "up_at": at,
+                    "up_words": up_words,
+                    "down_at": at + up_size,
+                    "down_words": down_words,
+                    "counts_at": counts,
+                    "maps_at": maps,
+                    "down_counts_at": down_counts,
+                }
+            )
+            at += up_size + above.channels * side * side * down_words
+            # What the input drives through a convolution is never counted here.
             if not conv or n > 0:
                 counts += map_rows * map_cols * up_words * 64
                 maps += map_rows * map_cols
-            held += 0 if conv else down_words * 64
-        fields["start"].append(self.cells)
-        self.words, self.counts, self.maps, self.held = at, counts, maps, held
+            down_counts += 0 if conv else down_words * 64
+        self.words, self.counts, self.maps, self.down_counts = at, counts, maps, down_counts
+        columns = {key: np.array([link[key] for link in links], np.int64) for key in links[0]}
+        columns["start"] = np.append(columns["start"], self.cells)
         valid = [
             pack(layer.spread(np.ones(layer.channels, bool)), layer.cells // 64)
             for layer in self.layers
         ]
-        self.wiring = Wiring(
-            **{k: np.array(v, np.int64) for k, v in fields.items()}, valid=np.concatenate(valid)
-        )
+        self.wiring = Wiring(**columns, valid=np.concatenate(valid))
+
+    @property
+    def hidden_conv(self) -> bool:
+        """Whether a conv coupling joins two layers that relax."""
+        return bool(self.wiring.conv[1:].any())
 
     def below(self, n: int) -> Layer:
         """The layer below coupling n: the input or a layer of bits."""
         return self.layers[n - 1] if n else self.input
 
-    def columns(self, n: int) -> Array:
-        """Where each column of dense coupling n's weight stands in the packed layer below."""
-        return self.below(n).neurons
-
     def pack_signs(self, n: int, signs: Tensor, bits: Array) -> None:
-        """Write coupling n's signs into the packed weights, in both directions."""
+        """Write coupling n's signs into the packed ones, in both directions."""
         wiring, below, above = self.wiring, self.below(n), self.layers[n]
         positive = signs.detach().numpy() > 0
         if wiring.conv[n]:
@@ -170,7 +201,7 @@ class Layout:
             padded[:, :, : below.channels] = channels.transpose(0, 2, 1)
         else:
             padded = np.zeros((above.channels, 1, below.cells), bool)
-            padded[:, 0, self.columns(n)] = positive
+            padded[:, 0, below.neurons] = positive
         down, up = padded, padded.transpose(1, 2, 0)
         for rows, at, words in (
             (up, wiring.up_at[n], wiring.up_words[n]),
@@ -178,68 +209,3 @@ class Layout:
         ):
             packed = pack(rows, int(words)).ravel()
             bits[at : at + packed.size] = packed
-
-    def samples(self, count: int) -> Sample:
-        """Room for so many samples to relax, side by side."""
-        wiring = self.wiring
-        layers, cells, words = len(self.layers), self.cells, self.cells // 64
-        widest = int(max(*wiring.up_words, *wiring.down_words))
-        windows = [
-            int(wiring.kernel[n] ** 2 * self.below(n).words * 64) for n in range(len(self.layers))
-        ]
-        # A neuron above a convolution may move from one map position to another.
-        largest = max(layer.cells for layer in self.layers)
-        moves = 2 * largest if self.hidden_conv else 0
-        listed = 8 + max(self.input.cells, *windows, largest, moves)
-        positions = int(max(wiring.map_rows * wiring.map_cols))
-        top = self.layers[-1].cells
-
-        def room(size: int, kind: Any) -> Array:
-            return np.zeros((count, size), kind)
-
-        return Sample(
-            s=room(cells, np.float32),
-            ahead=room(cells, np.float32),
-            bits=room(words, np.uint64),
-            drive=room(cells, np.float32),
-            up=room(cells, np.float32),
-            down=room(cells, np.float32),
-            active=room(layers, np.int64),
-            flipped=room(words, np.uint64),
-            event_count=room(layers, np.int64),
-            counts=room(self.counts, np.int32),
-            present=room(self.maps, np.int32),
-            held=room(self.held, np.int32),
-            tug=room(cells if self.hidden_conv else 0, np.float64),
-            lean=room(words if self.hidden_conv else 0, np.float64),
-            switches=room(cells if self.hidden_conv else 0, np.int32),
-            placed=room(cells if self.hidden_conv else 0, np.int32),
-            lit=room(words if self.hidden_conv else 0, np.uint64),
-            pull=room(top, np.float32),
-            target=room(top, np.float32),
-            awake=room(words, np.bool_),
-            reached=room(words, np.int64),
-            fresh=room(layers, np.int64),
-            digits=room(1 + self.input.cells, np.int64),
-            planes=room((2 * LEVELS + 1) * widest, np.uint64),
-            rows=room(listed, np.int64),
-            inverted=room(listed, np.uint64),
-            dirty=room(positions, np.bool_),
-            before=room(64, np.float32),
-            tags=room(max(cells, moves), np.int64),
-            flags=room(cells, np.uint64),
-            bounds=room(2 + max(positions, *(layer.places for layer in self.layers)), np.int64),
-            filled=room(positions, np.int64),
-            amounts=room(moves, np.float64),
-            twice=room(moves, np.float64),
-        )
-
-    @property
-    def hidden_conv(self) -> bool:
-        """Whether a conv coupling joins two layers that relax."""
-        return bool(self.wiring.conv[1:].any())
-
-
-def fan_in(coupling: Coupling) -> int:
-    """Synapses of one neuron above."""
-    return coupling.signs[0].numel()

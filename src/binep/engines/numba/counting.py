@@ -4,10 +4,15 @@ Counters stand upright: bit k of all of them is one row of words. Rows are added
 adders and read out in the end. `planes` needs room for `2 LEVELS + 1` rows.
 """
 
+from typing import Any
+
 import numpy as np
+from numba.np.unsafe import ndarray
 
 from binep.engines.numba.jit import inner
 from binep.engines.numba.simd import add_eight_rows, expand
+
+to_fixed_tuple: Any = ndarray.to_fixed_tuple
 
 # Binary digits of the largest sum: float32 holds integers below 2**24.
 LEVELS = 25
@@ -75,41 +80,13 @@ def add_rows(matrix, rows, inverted, count, words, planes, base, waiting):
         rows[n] = 0
         inverted[n] = _NONE
     for n in range(0, count, 8):
-        r = (
-            rows[n],
-            rows[n + 1],
-            rows[n + 2],
-            rows[n + 3],
-            rows[n + 4],
-            rows[n + 5],
-            rows[n + 6],
-            rows[n + 7],
-        )
-        m = (
-            inverted[n],
-            inverted[n + 1],
-            inverted[n + 2],
-            inverted[n + 3],
-            inverted[n + 4],
-            inverted[n + 5],
-            inverted[n + 6],
-            inverted[n + 7],
-        )
+        eight, flips = to_fixed_tuple(rows[n : n + 8], 8), to_fixed_tuple(inverted[n : n + 8], 8)
         level = base + 3
         busy = (waiting >> level) & 1
         eights = (2 * level + 1) * words if busy == 0 else 2 * LEVELS * words
         for w in range(0, words, 8):
-            shifted = (
-                r[0] + w,
-                r[1] + w,
-                r[2] + w,
-                r[3] + w,
-                r[4] + w,
-                r[5] + w,
-                r[6] + w,
-                r[7] + w,
-            )
-            add_eight_rows(planes, 2 * base * words + w, 2 * words, eights + w, matrix, shifted, m)
+            at = 2 * base * words + w
+            add_eight_rows(planes, at, 2 * words, eights + w, matrix, eight, w, flips)
         while busy:
             at, wait, carry = (2 * level * words, (2 * level + 1) * words, 2 * LEVELS * words)
             waiting &= ~(1 << level)

@@ -14,15 +14,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from binep.engines.numba.counting import LEVELS, count_rows
 from binep.engines.numba.jit import inner, kernel
-from binep.engines.numba.packed.counting import LEVELS, count_rows
+from binep.engines.numba.packed.dense_events import ALL, NONE, ONE, is_on
+from binep.engines.numba.rules import flip, move
 from binep.engines.numba.simd import lowest, prefetch
 
 Array = Any
 
 _EMPTY = np.int32(-(2**31))
-_ONE = np.uint64(1)
-_ALL, _NONE = np.uint64(0xFFFFFFFFFFFFFFFF), np.uint64(0)
+_PLUS, _MINUS = np.float32(1), np.float32(-1)
 # Listed neurons, a word of the layer below, that take roughly as long as adding up whole rows.
 _LISTED = 12
 # Momenta are seldom in a cache: they are asked for so many entries ahead.
@@ -31,12 +32,14 @@ _AHEAD = 16
 _int = np.int64
 
 
-class Bopping(NamedTuple):
+class Bop(NamedTuple):
     """One coupling's synapses and Bop's numbers for this step.
 
     Attributes:
         momentum, signs: (above, fan-in) as in the network.
-        bits, up_at, up_words, down_at, down_words: packed weights, see `relaxing.Wiring`.
+        bits, up_at, up_words, down_at, down_words: packed signs, see `layout.Wiring`.
+        columns: of a dense coupling, where each synapse's neuron stands in the packed layer below.
+            Of a conv coupling it is empty, and a synapse is (channel below, tap), with `taps`.
         factor: gradient = factor * contrast. rate: gamma / decay. bound: tau / decay.
     """
 
@@ -47,73 +50,66 @@ class Bopping(NamedTuple):
     up_words: int
     down_at: int
     down_words: int
+    columns: Array
+    taps: int
     factor: Any
     rate: Any
     bound: Any
 
 
 @inner
-def _moved(bopping, momentum, contrast):
-    """`M + (factor d) rate`, each operation rounded to float32."""
-    return momentum + (bopping.factor * np.float32(contrast)) * bopping.rate
-
-
-@inner
-def _patch(bopping, up_row, i, down_row, j):
+def _patch(bop, up_row, i, down_row, j):
     """Flip one synapse in both packed matrices: bit i of a row up, bit j of a row down."""
-    up = bopping.up_at + up_row * bopping.up_words + i // 64
-    bopping.bits[up] ^= _ONE << np.uint64(i % 64)
-    down = bopping.down_at + down_row * bopping.down_words + j // 64
-    bopping.bits[down] ^= _ONE << np.uint64(j % 64)
+    up = bop.up_at + up_row * bop.up_words + i // 64
+    bop.bits[up] ^= ONE << np.uint64(i % 64)
+    down = bop.down_at + down_row * bop.down_words + j // 64
+    bop.bits[down] ^= ONE << np.uint64(j % 64)
 
 
 @inner
-def _bop_row(bopping, i, first, contrast, columns, taps):
+def _bop_row(bop, i, first, contrast):
     """Bop on the synapses of neuron (or channel) i above, from `first` on; clears their contrast.
 
-    `columns`: of a dense coupling, where each synapse's neuron stands in the packed layer below. Of
-    a conv coupling it is empty, and a synapse is (channel below, tap), with `taps` of them.
     Returns flips and `<signs, contrast>` of these.
     """
     end = first + len(contrast)
-    momentum, signs = bopping.momentum[i, first:end], bopping.signs[i, first:end]
+    momentum, signs = bop.momentum[i, first:end], bop.signs[i, first:end]
     flips, overlap = 0, 0
     for j in range(len(contrast)):
-        m = _moved(bopping, momentum[j], contrast[j])
+        m = move(momentum[j], contrast[j], bop.factor, bop.rate)
         momentum[j] = m
         w = signs[j]
         overlap += contrast[j] * np.int32(w)
-        flips += (abs(m) > bopping.bound) & (m * w > 0)
+        flips += flip(w, m, bop.bound)
     if flips:
         for j in range(len(contrast)):
-            m = momentum[j]
-            if abs(m) > bopping.bound and (m > 0) == (signs[j] > 0):
-                _flip(bopping, i, first + j, columns, taps)
+            if flip(signs[j], momentum[j], bop.bound):
+                _flip(bop, i, first + j)
     for j in range(len(contrast)):
         contrast[j] = 0
     return flips, overlap
 
 
 @inner
-def _flip(bopping, i, j, columns, taps):
-    bopping.signs[i, j] = -bopping.signs[i, j]
-    if len(columns):
-        _patch(bopping, columns[j], i, i, columns[j])
+def _flip(bop, i, j):
+    """Flip synapse j of neuron i above, and its bit in the packed signs of both directions."""
+    bop.signs[i, j] = -bop.signs[i, j]
+    if len(bop.columns):
+        _patch(bop, bop.columns[j], i, i, bop.columns[j])
     else:
-        c, tap = j // taps, j % taps
-        _patch(bopping, tap * (64 * bopping.down_words) + c, i, i * taps + tap, c)
+        c, tap = j // bop.taps, j % bop.taps
+        _patch(bop, tap * (64 * bop.down_words) + c, i, i * bop.taps + tap, c)
 
 
 @kernel
-def flip_share(bopping, columns, taps, threads, thread):
+def flip_share(bop, threads, thread):
     """Bop's flips for every synapse as it stands, without a gradient; returns how many."""
-    above, flips = len(bopping.signs), 0
+    above, flips = len(bop.signs), 0
     for chunk in range(thread, (above + 63) // 64, threads):
         for i in range(64 * chunk, min(64 * chunk + 64, above)):
-            for j in range(bopping.signs.shape[1]):
-                m = bopping.momentum[i, j]
-                if abs(m) > bopping.bound and (m > 0) == (bopping.signs[i, j] > 0):
-                    _flip(bopping, i, j, columns, taps)
+            for j in range(bop.signs.shape[1]):
+                if flip(bop.signs[i, j], bop.momentum[i, j], bop.bound):
+                    _flip(bop, i, j)
                     flips += 1
     return flips
 
@@ -129,7 +125,7 @@ def _list_only(words, others, first, to, count):
         rest = words[w] & ~others[w]
         while rest:
             to[count] = first + 64 * w + lowest(rest)
-            rest &= rest - _ONE
+            rest &= rest - ONE
             count += 1
     return count
 
@@ -147,10 +143,10 @@ def _bump(contrast, touched, count, j, change):
 
 
 @inner
-def _bop_touched(bopping, i, contrast, touched, count, synapse, columns):
+def _bop_touched(bop, i, contrast, touched, count, synapse):
     """`_bop_row` for the listed entries only, given by their place in the packed layer below."""
-    momentum = bopping.momentum[i]
-    row = bopping.down_at + i * bopping.down_words
+    momentum = bop.momentum[i]
+    row = bop.down_at + i * bop.down_words
     flips, overlap, coincidences = 0, 0, 0
     for n in range(count):
         prefetch(momentum, synapse[touched[min(n + _AHEAD, count - 1)]])
@@ -160,13 +156,13 @@ def _bop_touched(bopping, i, contrast, touched, count, synapse, columns):
         if d == 0:
             continue
         coincidences += 1
-        positive = (bopping.bits[row + j // 64] >> np.uint64(j % 64)) & _ONE
-        overlap += d if positive else -d
+        weight = _PLUS if is_on(bop.bits, 64 * row + j) else _MINUS
+        overlap += d if weight > 0 else -d
         k = synapse[j]
-        m = _moved(bopping, momentum[k], d)
+        m = move(momentum[k], d, bop.factor, bop.rate)
         momentum[k] = m
-        if abs(m) > bopping.bound and (m > 0) == (positive != 0):
-            _flip(bopping, i, k, columns, 1)
+        if flip(weight, m, bop.bound):
+            _flip(bop, i, k)
             flips += 1
     return flips, overlap, coincidences
 
@@ -181,7 +177,7 @@ def _pack_rows(to, width, row, words, others):
 
 @kernel
 def learn_dense_share(
-    bopping, plus, minus, below, above, synapse, columns, in_order, lists, overlaps, threads, thread
+    bop, plus, minus, below, above, synapse, in_order, lists, overlaps, threads, thread
 ):
     """One step of Bop on a dense coupling of bits, on one of n parts of the layer below.
 
@@ -192,7 +188,7 @@ def learn_dense_share(
     Args:
         plus, minus: packed activities of the two phases, (batch, words).
         below, above: first word and one past the last of the two layers.
-        synapse, columns: places in the packed layer below to columns of the weight, and back.
+        synapse: the column of the weight for each place in the packed layer below.
         in_order: whether the two are the same.
         lists: workspace, (threads, 4 batch neurons below).
         overlaps: `<signs, contrast>` of each neuron above, (threads, above), an output.
@@ -225,18 +221,18 @@ def learn_dense_share(
     rows, inverted = np.empty(2 * batch + 8, np.int64), np.empty(2 * batch + 8, np.uint64)
     chosen, totals = np.empty(2 * batch, np.int64), np.zeros(64 * width, np.int32)
     first = _int(64 * begin)
-    synapses = max(0, min(64 * end, bopping.signs.shape[1]) - first)
+    synapses = max(0, min(64 * end, bop.signs.shape[1]) - first)
     for word in range(above[0], above[1]):
         union = np.uint64(0)
         for b in range(batch):
             union |= plus[b, word] | minus[b, word]
         while union:
             bit = lowest(union)
-            union &= union - _ONE
+            union &= union - ONE
             i, count, lines, work, fallen = 64 * (word - above[0]) + bit, 0, 0, 0, 0
             for b in range(batch):
-                in_plus = (plus[b, word] >> np.uint64(bit)) & _ONE
-                in_minus = (minus[b, word] >> np.uint64(bit)) & _ONE
+                in_plus = (plus[b, word] >> np.uint64(bit)) & ONE
+                in_minus = (minus[b, word] >> np.uint64(bit)) & ONE
                 for sign in range(2):
                     if not (in_plus if sign == 0 else in_minus):
                         continue
@@ -245,7 +241,7 @@ def learn_dense_share(
                     if some:
                         chosen[lines], work = which, work + some
                         rows[lines] = (which + 1) * width
-                        inverted[lines] = _NONE if sign == 0 else _ALL
+                        inverted[lines] = NONE if sign == 0 else ALL
                         fallen += sign
                         lines += 1
             if in_order and work > _LISTED * (end - begin):
@@ -253,9 +249,7 @@ def learn_dense_share(
                 count_rows(packed, rows, inverted, lines, width, planes, totals, 0, -fallen)
                 for j in range(synapses):
                     entries += totals[j] != 0
-                flips, overlaps[thread, i] = _bop_row(
-                    bopping, i, first, totals[:synapses], columns, 1
-                )
+                flips, overlaps[thread, i] = _bop_row(bop, i, first, totals[:synapses])
                 all_flips += flips
                 continue
             for n in range(lines):
@@ -264,7 +258,7 @@ def learn_dense_share(
                 for k in range(bounds[which], bounds[which + 1]):
                     count = _bump(contrast, touched, count, listed[k], change)
             flips, overlaps[thread, i], coincidences = _bop_touched(
-                bopping, i, contrast, touched, count, synapse, columns
+                bop, i, contrast, touched, count, synapse
             )
             all_flips += flips
             entries += coincidences
@@ -275,7 +269,7 @@ def learn_dense_share(
 
 
 @kernel
-def learn_pixels_share(bopping, pixels, plus, minus, above, columns, overlaps, threads, thread):
+def learn_pixels_share(bop, pixels, plus, minus, above, overlaps, threads, thread):
     """One step of Bop on a dense coupling from clamped pixels, (batch, features).
 
     `d_ij = sum_b (plus_i - minus_i) x_j`: only neurons that differ between the phases count.
@@ -291,16 +285,16 @@ def learn_pixels_share(bopping, pixels, plus, minus, above, columns, overlaps, t
             union |= plus[b, word] ^ minus[b, word]
         while union:
             bit = lowest(union)
-            union &= union - _ONE
+            union &= union - ONE
             i = 64 * chunk + bit
             for b in range(batch):
-                p = (plus[b, word] >> np.uint64(bit)) & _ONE
-                if p == (minus[b, word] >> np.uint64(bit)) & _ONE:
+                p = (plus[b, word] >> np.uint64(bit)) & ONE
+                if p == (minus[b, word] >> np.uint64(bit)) & ONE:
                     continue
                 image, change = pixels[b], np.int32(1) if p else np.int32(-1)
                 for j in range(features):
                     contrast[j] += change * np.int32(image[j])
-            flips, overlaps[i] = _bop_row(bopping, i, _int(0), contrast, columns, 1)
+            flips, overlaps[i] = _bop_row(bop, i, _int(0), contrast)
             all_flips += flips
             entries += features
     return all_flips, entries
@@ -336,14 +330,12 @@ def _add_window(contrast, window, bits, other, q, change):
             at = ((oy + ky) * window.cols + ox + kx) * window.words
             tap = ky * side + kx
             for w in range(window.words):
-                rest = bits[at + w] & ~other[at + w]
+                rest = bits[at + w] ^ other[at + w]
                 while rest:
-                    contrast[(64 * w + lowest(rest)) * taps + tap] += change
-                    rest &= rest - _ONE
-                rest = other[at + w] & ~bits[at + w]
-                while rest:
-                    contrast[(64 * w + lowest(rest)) * taps + tap] -= change
-                    rest &= rest - _ONE
+                    c = lowest(rest)
+                    rest &= rest - ONE
+                    on = is_on(bits, 64 * (at + w) + c)
+                    contrast[(64 * w + c) * taps + tap] += change if on else -change
 
 
 @inner
@@ -360,19 +352,9 @@ def _add_pixel_window(contrast, window, image, q, change):
 
 @kernel
 def learn_conv_share(
-    bopping,
-    window,
-    pixels,
-    plus,
-    minus,
-    plus_switches,
-    minus_switches,
-    below,
-    above,
-    overlaps,
-    threads,
-    thread,
-):
+    bop, window, pixels, plus, minus, plus_switches, minus_switches, below, above, overlaps,
+    threads, thread,
+):  # fmt: skip
     """One step of Bop on a conv coupling: windows below, at the switches of active neurons above.
 
     Args:
@@ -389,7 +371,6 @@ def learn_conv_share(
     places = (above[1] - above[0]) // words
     contrast = np.zeros(window.channels * taps, np.int32)
     nothing = np.zeros(below[1] - below[0], np.uint64)
-    none = np.empty(0, np.int64)
     for i in range(channels):
         if (i // 64) % threads != thread:
             continue
@@ -398,7 +379,7 @@ def learn_conv_share(
             p_below, m_below = plus[b, below[0] : below[1]], minus[b, below[0] : below[1]]
             for place in range(places):
                 word = above[0] + place * words + i // 64
-                p, m = (plus[b, word] >> bit) & _ONE, (minus[b, word] >> bit) & _ONE
+                p, m = (plus[b, word] >> bit) & ONE, (minus[b, word] >> bit) & ONE
                 j = 64 * word + i % 64
                 if len(pixels):
                     if p != m:
@@ -416,7 +397,7 @@ def learn_conv_share(
                         if m:
                             _add_window(contrast, window, m_below, nothing, m_q, np.int32(-1))
         if touched:
-            flips, overlaps[i] = _bop_row(bopping, i, _int(0), contrast, none, taps)
+            flips, overlaps[i] = _bop_row(bop, i, _int(0), contrast)
             all_flips += flips
             entries += window.channels * taps
     return all_flips, entries
@@ -431,6 +412,6 @@ def contrast_bits(plus, minus):
             rest = plus[b, w] ^ minus[b, w]
             while rest:
                 j = lowest(rest)
-                rest &= rest - _ONE
-                contrast[64 * w + j] += 1 if (plus[b, w] >> np.uint64(j)) & _ONE else -1
+                rest &= rest - ONE
+                contrast[64 * w + j] += 1 if (plus[b, w] >> np.uint64(j)) & ONE else -1
     return contrast

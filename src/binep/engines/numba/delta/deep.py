@@ -1,0 +1,472 @@
+"""Several layers: a step of a whole mini-batch at a time, by what has changed, in eight bits.
+
+Numbers travel as integers. A neuron's activity is sent as an integer `sent`, a multiple of a unit
+`2^-bits`; each step sends `delta`, eight bits times `2^shift`, so that `sent` follows the activity.
+The shift belongs to a sample and step: it is the smallest that holds the largest difference. Sums
+over what was sent are exact in int32; the neurons' own arithmetic is float32. A difference of less
+than one unit is not sent, so that neurons which have settled are silent instead of trembling.
+
+Layers are (batch, places * channels), channels last. Kernels run on every n-th sample of those
+that still move: row k of what travels belongs to sample `order[k]`.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from binep.core.couplings import ConvPool
+from binep.core.network import Clamped, Network
+from binep.core.plan import PhasePlan
+from binep.engines.fixed_point import field_unit, sent_units
+from binep.engines.numba.delta.relaxer import FREE, Nudging, Relaxer, Settled, nudged, nudging
+from binep.engines.numba.delta.sign_bytes import (
+    ZERO_POINT,
+    Filters,
+    SignBytes,
+    channels_first,
+    channels_last,
+)
+from binep.engines.numba.jit import fast, inner, kernel_threads, run_shares
+from binep.engines.numba.rules import clamp, sent, wins
+
+Array = Any
+
+_NO_SUMS, _NO_FLOATS = np.empty((0, 0), np.int32), np.empty((0, 0), np.float32)
+_NO_SHIFT, _NO_SCALES = np.empty(0, np.int32), np.empty(0, np.float32)
+
+
+class Sent(NamedTuple):
+    """What a layer sends, or a map: units so far, (batch, n), and the next eight bits of each.
+
+    Attributes:
+        sent: int32, changed. delta: bytes, (rows, n), with `offset` added to each.
+        shift: (batch,), of what is sent.
+    """
+
+    sent: Array
+    delta: Array
+    shift: Array
+    offset: int
+
+
+class Drive(NamedTuple):
+    """What comes from one side: `gain * sums + bias`, when `news << shift` has been added to sums.
+
+    Attributes:
+        sums: int32, (batch, n), changed. news: (rows, n), or empty. shift: (batch,).
+        gain, bias: (n,); from above one gain, and no bias.
+    """
+
+    sums: Array
+    news: Array
+    shift: Array
+    gain: Any
+    bias: Array
+
+
+class Pool(NamedTuple):
+    """Geometry of a convolution's map and its pool: sides, channels, and the pool's side."""
+
+    map_rows: int
+    map_cols: int
+    rows: int
+    cols: int
+    channels: int
+    side: int
+
+
+_NO_UP = Drive(_NO_SUMS, _NO_SUMS, _NO_SHIFT, _NO_SCALES, _NO_SCALES)
+_NO_DOWN = Drive(_NO_SUMS, _NO_SUMS, _NO_SHIFT, np.float32(0), _NO_SCALES)
+
+
+# --- where a mini-batch stands ------------------------------------------------------------------
+
+
+@dataclass
+class Layer:
+    """A layer on its way; see `Sent`."""
+
+    state: Array
+    sent: Array
+    shift: Array
+    delta: Tensor
+
+
+@dataclass
+class Link:
+    """What has come through an inner coupling, up and down.
+
+    Attributes:
+        sums: of what came up, on the map of a convolution. pooled, winners: what its pool made of
+            them; for a dense coupling `sums` itself, and nothing.
+        down: sums of what came down.
+        field, shift: what the layer above has sent down onto the map, and the shift of the last
+            difference; empty for a dense coupling, which sends the same both ways.
+    """
+
+    sums: Array
+    pooled: Array
+    winners: Array
+    down: Array
+    field: Array
+    shift: Array
+
+
+@dataclass
+class Standing:
+    """Where a deep network stands. `order`: the samples that still move, one a row of deltas."""
+
+    first: Array
+    order: Array
+    layers: list[Layer]
+    links: list[Link]
+
+
+@dataclass
+class Scales:
+    """Of a coupling in this mini-batch, in units of what is sent.
+
+    Attributes:
+        gain, bias: of a neuron above. down: of a sum on the layer below.
+        share: what part of what the layer above sends up counts on a convolution's map, a channel.
+    """
+
+    gain: Array
+    bias: Array
+    down: Any
+    share: Array
+
+
+class Deep(Relaxer):
+    """Chains of dense couplings and convolutions."""
+
+    def __init__(self, network: Network, early_stop: bool) -> None:
+        super().__init__(network, early_stop)
+        self.couplings: list[SignBytes | Filters | None] = [None]
+        for coupling, shape in zip(network.couplings[1:], network.shapes[1:-1], strict=True):
+            kind: Any = Filters if isinstance(coupling, ConvPool) else SignBytes
+            self.couplings.append(kind(coupling, shape))
+        self.units = sent_units(network)
+        self.sizes = [torch.Size(shape).numel() for shape in network.layer_shapes]
+        # Of the maps of convolutions, and otherwise of the layers above.
+        self.maps = [
+            torch.Size(coupling.map_shape).numel() if isinstance(coupling, Filters) else size
+            for coupling, size in zip(self.couplings, self.sizes, strict=True)
+        ]
+        self.scales: list[Scales] = []
+
+    def refresh(self, n: int) -> None:
+        coupling = self.couplings[n]
+        if coupling is not None:
+            coupling.refresh()
+
+    def inner(self, n: int) -> SignBytes | None:
+        coupling = self.couplings[n]
+        return coupling if isinstance(coupling, SignBytes) else None
+
+    def take_scales(self) -> None:
+        self.scales = []
+        for n, coupling in enumerate(self.network.couplings):
+            shape = self.network.shapes[n + 1]
+            channels, places = shape[0], torch.Size(shape[1:]).numel()
+            scale = coupling.scale.detach().numpy().reshape(-1)
+            unit = self.units[n - 1] if n else 1.0
+            gain = np.tile(np.broadcast_to(scale / np.float32(unit), (channels,)), places)
+            bias = np.zeros(channels, np.float32)
+            if coupling.bias is not None:
+                bias = coupling.bias.detach().numpy()
+            largest, conv = scale.max(), isinstance(self.couplings[n], Filters)
+            sent_down = field_unit(coupling) if conv else self.units[n]
+            share = (scale / largest * sent_down / self.units[n]).astype(np.float32)
+            down = np.float32(float(largest) / sent_down)
+            self.scales.append(Scales(gain, np.tile(bias, places), down, share))
+
+    def _offset(self, n: int) -> int:
+        """What is added to the bytes that layer n sends up."""
+        above = self.couplings[n + 1] if n + 1 < len(self.couplings) else None
+        return ZERO_POINT if isinstance(above, Filters) else 0
+
+    def begin(self, clamped: Clamped) -> Standing:
+        batch, initial = len(clamped.x), self.network.initial_state
+
+        def room(size: int, kind: Any = np.int32) -> Array:
+            return np.zeros((batch, size), kind)
+
+        layers, links = [], []
+        for n, size in enumerate(self.sizes):
+            # All neurons start alike: what they first send is one number, sent exactly.
+            whole, shift = int(min(max(initial, 0.0), 1.0) * self.units[n] + 0.5), 0
+            while whole >> shift > 127:
+                shift += 1
+            byte = whole >> shift
+            delta = torch.full((batch, size), byte + self._offset(n), dtype=torch.uint8)
+            state, units = np.full((batch, size), initial, np.float32), room(size)
+            units[:] = byte << shift
+            layers.append(Layer(state, units, np.full(batch, shift, np.int32), delta))
+        for n in range(1, len(self.sizes)):
+            below, above, conv = *self.sizes[n - 1 : n + 1], isinstance(self.couplings[n], Filters)
+            sums = room(self.maps[n])
+            links.append(
+                Link(
+                    sums=sums,
+                    pooled=room(above) if conv else sums,
+                    winners=room(above if conv else 0, np.uint8),
+                    down=room(below),
+                    field=room(self.maps[n] if conv else 0),
+                    shift=np.zeros(batch if conv else 0, np.int32),
+                )
+            )
+        first = channels_last(clamped.drive).contiguous().numpy()
+        return Standing(first, np.arange(batch), layers, links)
+
+    def states(self, standing: Standing) -> list[Tensor]:
+        return [
+            channels_first(torch.from_numpy(layer.state), shape)
+            for layer, shape in zip(standing.layers, self.network.layer_shapes, strict=True)
+        ]
+
+    # --- a phase
+
+    def run(
+        self, standing: Standing, phase: PhasePlan, tolerance: float | None, target: Array
+    ) -> Settled:
+        self._wake(standing)
+        steps, how = phase.steps, nudging(self.network, phase)
+        rest = standing.layers[-1].state.copy()
+        scratch = np.empty((2 * kernel_threads(), max(*self.sizes, *self.maps)), np.float32)
+        taken, residual = 0, 0.0
+        for t in range(1, steps + 1):
+            order = standing.order
+            measured = tolerance is not None or t == steps
+            taken += len(order)
+            still = np.ones(len(order), np.int64)
+            changes = np.zeros(len(order) if measured else 0, np.float32)
+            self._step(standing, target, rest, how, still, changes, scratch)
+            if measured:
+                residual = float(changes.max())
+                if tolerance is not None and residual <= np.float32(tolerance):
+                    return Settled(t, taken, residual)
+            if how.on or not self.early_stop:
+                # The output also moves by itself: silence does not mean that it has settled.
+                continue
+            moving = np.flatnonzero(still == 0)
+            if not len(moving):
+                # Every step from now on would find everything as it is.
+                residual = residual if t == steps else 0.0
+                return Settled(steps if tolerance is None else min(t + 1, steps), taken, residual)
+            if 16 * len(moving) <= 15 * len(still):
+                standing.order = order[moving]
+                for layer in standing.layers:
+                    layer.delta = layer.delta[torch.from_numpy(moving)]
+        return Settled(steps, taken, residual)
+
+    def _wake(self, standing: Standing) -> None:
+        """Let all samples move again; those that had come to rest have nothing to send."""
+        batch = len(standing.first)
+        if len(standing.order) == batch:
+            return
+        rows = torch.from_numpy(standing.order)
+        for n, layer in enumerate(standing.layers):
+            delta = torch.full((batch, self.sizes[n]), self._offset(n), dtype=torch.uint8)
+            delta[rows] = layer.delta
+            layer.delta = delta
+        standing.order = np.arange(batch)
+
+    def _step(
+        self,
+        standing: Standing,
+        target: Array,
+        rest: Array,
+        how: Nudging,
+        still: Array,
+        changes: Array,
+        scratch: Array,
+    ) -> None:
+        """All layers move at once: first what they have sent arrives, then they choose the next."""
+        order, layers, scales = standing.order, standing.layers, self.scales
+        ups, downs = [_NO_UP], []
+        for n, link in enumerate(standing.links, start=1):
+            coupling, below, above = self.couplings[n], layers[n - 1], layers[n]
+            assert coupling is not None
+            # Shifts are copied: those of what has come, while the layers choose the next ones.
+            risen, shift = coupling.up(below.delta).numpy(), below.shift.copy()
+            gain, bias = scales[n].gain, scales[n].bias
+            if isinstance(coupling, Filters):
+                field = torch.empty((len(order), self.maps[n]), dtype=torch.uint8)
+                channels, height, width = coupling.map_shape
+                _, rows, cols = coupling.above_shape
+                run_shares(
+                    pool_share,
+                    order,
+                    Pool(height, width, rows, cols, channels, coupling.coupling.pool),
+                    Drive(link.sums, risen, shift, gain, bias),
+                    link.pooled,
+                    link.winners,
+                    above.sent,
+                    scales[n].share,
+                    Sent(link.field, field.numpy(), link.shift, ZERO_POINT),
+                    still,
+                    scratch,
+                )
+                fallen, down_shift = coupling.down(field).numpy(), link.shift
+                ups.append(Drive(link.pooled, _NO_SUMS, _NO_SHIFT, gain, bias))
+            else:
+                fallen, down_shift = coupling.down(above.delta).numpy(), above.shift.copy()
+                ups.append(Drive(link.pooled, risen, shift, gain, bias))
+            downs.append(Drive(link.down, fallen, down_shift, scales[n].down, _NO_SCALES))
+        for n, (layer, up, down) in enumerate(zip(layers, ups, [*downs, _NO_DOWN], strict=True)):
+            run_shares(
+                advance_share,
+                order,
+                _NO_FLOATS if n else standing.first,
+                up,
+                down,
+                layer.state,
+                Sent(layer.sent, layer.delta.numpy(), layer.shift, self._offset(n)),
+                np.float32(self.units[n]),
+                target,
+                rest,
+                how if down is _NO_DOWN else FREE,
+                still,
+                changes,
+                scratch,
+            )
+
+
+# --- kernels ------------------------------------------------------------------------------------
+
+
+@inner
+def _send(differences, to, b, k):
+    """Send differences of sample b in row k, with the smallest shift that they fit in, rounded.
+
+    Returns the largest difference.
+    """
+    largest, shift = np.int32(0), 0
+    for i in range(len(differences)):
+        d = differences[i]
+        d = d if d > 0 else -d
+        largest = d if d > largest else largest
+    while ((largest + ((1 << shift) >> 1)) >> shift) > 127:
+        shift += 1
+    by, half = np.int32(shift), np.int32((1 << shift) >> 1)
+    sent, delta, offset = to.sent[b], to.delta[k], to.offset
+    for i in range(len(differences)):
+        d = (differences[i] + half) >> by
+        sent[i] += d << by
+        delta[i] = np.uint8(d + offset)
+    to.shift[b] = by
+    return largest
+
+
+@inner
+def _take_in(drive, b, k):
+    """Add what has come for sample b, in row k, to its sums."""
+    sums = drive.sums[b]
+    if len(drive.news):
+        news, by = drive.news[k], np.int32(drive.shift[b])
+        for i in range(len(sums)):
+            sums[i] += np.int32(news[i]) << by
+
+
+@fast
+def advance_share(
+    order, first, up, down, state, to, unit, target, rest, how, still, changes, scratch,
+    threads, thread,
+):  # fmt: skip
+    """Take one layer a step further and send how its activity differs from what was sent.
+
+    Args:
+        first: the input's drive on the first layer, (batch, neurons), in place of `up`; or empty.
+        up, down: see `Drive`; without news and sums where there is nothing.
+        state: (batch, neurons), changed. to: see `Sent`. unit: how many units of `sent` make one.
+        target, rest: (batch, outputs), for the top.
+        still: (rows,), cleared where something is sent.
+        changes: (rows,), gets the largest change of a neuron if it is larger; empty: not wanted.
+    """
+    size = state.shape[1]
+    differences, drives = scratch[thread].view(np.int32)[:size], scratch[thread + threads][:size]
+    for k in range(thread, len(order), threads):
+        b = order[k]
+        if len(first):
+            drives[:] = first[b]
+        else:
+            _take_in(up, b, k)
+            sums = up.sums[b]
+            for i in range(size):
+                drives[i] = up.gain[i] * np.float32(sums[i]) + up.bias[i]
+        if len(down.sums):
+            _take_in(down, b, k)
+            sums = down.sums[b]
+            for i in range(size):
+                drives[i] += down.gain * np.float32(sums[i])
+        old, past = state[b], to.sent[b]
+        if how.on:
+            for i in range(size):
+                drives[i] = nudged(drives[i], old[i], rest[b, i], target[b, i], how)
+        else:
+            for i in range(size):
+                drives[i] = clamp(drives[i])
+        if len(changes):
+            for i in range(size):
+                changes[k] = max(changes[k], abs(drives[i] - old[i]))
+        old[:] = drives
+        for i in range(size):
+            differences[i] = np.int32(sent(drives[i], how.raw) * unit - np.float32(past[i]))
+        if _send(differences, to, b, k):
+            still[k] = 0
+
+
+@fast
+def pool_share(order, pool, up, pooled, winners, sent, share, to, still, scratch, threads, thread):
+    """Add up a convolution's map, pool it, and send what the layer above sends back through it.
+
+    That is a field on the map: each neuron's activity times its channel's scale, at the switch.
+
+    Args:
+        up: what the convolution made of the differences, on the map; see `Drive`.
+        pooled, winners: (batch, neurons), get the pools' sums and the places of the winners in
+            their pools; on a tie the first.
+        sent: what the layer above has sent up, (batch, neurons). share: (channels,), what part of
+            it counts, in the units of the field.
+        to: the field, see `Sent`. still: (rows,), cleared where not all could be sent at once.
+    """
+    side, channels = pool.side, pool.channels
+    row = pool.map_cols * channels
+    differences = scratch[thread].view(np.int32)[: to.sent.shape[1]]
+    best = np.empty(channels, np.int32)
+    where = np.empty(channels, np.uint8)
+    for k in range(thread, len(order), threads):
+        b = order[k]
+        _take_in(up, b, k)
+        here, mine = up.sums[b], to.sent[b]
+        for i in range(len(mine)):
+            differences[i] = -mine[i]
+        for y in range(pool.rows):
+            for x in range(pool.cols):
+                corner = y * side * row + x * side * channels
+                at = (y * pool.cols + x) * channels
+                best[:] = here[corner : corner + channels]
+                where[:] = 0
+                for n in range(1, side * side):
+                    place = corner + n // side * row + n % side * channels
+                    values = here[place : place + channels]
+                    for c in range(channels):
+                        more = wins(values[c], best[c])
+                        best[c] = values[c] if more else best[c]
+                        where[c] = np.uint8(n) if more else where[c]
+                pooled[b, at : at + channels] = best
+                winners[b, at : at + channels] = where
+                values = sent[b, at : at + channels]
+                for n in range(side * side):
+                    place = corner + n // side * row + n % side * channels
+                    wanted = differences[place : place + channels]
+                    for c in range(channels):
+                        a = np.int32(np.float32(values[c]) * share[c] + np.float32(0.5))
+                        wanted[c] += a if where[c] == n else np.int32(0)
+        _send(differences, to, b, k)
+        if to.shift[b]:
+            still[k] = 0
