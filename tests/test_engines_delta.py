@@ -395,21 +395,21 @@ def test_what_it_does_not_compute_is_refused_by_name():
     real = Network((8,), [Dense(8, 6, binary=False)], classes=6)
     energy = Network((8,), [Dense(8, 6)], dynamics="energy", classes=6)
     for other, rates, words in (
-        (bits, RATES, "real activations"),
-        (real, {"lr_weight": 0.1, "lr_bias": 0.1}, "binary weights"),
-        (energy, RATES, "prototypical"),
+        (bits, RATES, "Heaviside"),
+        (real, {"lr_weight": 0.1, "lr_bias": 0.1}, "RealWeight"),
+        (energy, RATES, "EnergyBased"),
     ):
-        with pytest.raises(BinepError, match=f"engine 'delta' needs {words}|{words}"):
+        with pytest.raises(BinepError, match=f"engine 'delta' does not run {words}"):
             DeltaEngine(other, ep, assign_optimizers(other, **rates))
     with pytest.raises(BinepError, match="BackpropThroughTime"):
         DeltaEngine(net, BackpropThroughTime(4, 2), optimizers)
-    with pytest.raises(BinepError, match="needs learning without a margin"):
+    with pytest.raises(BinepError, match="does not learn with a margin"):
         DeltaEngine(net, EquilibriumPropagation(4, 2, 0.3, margin=0.1), optimizers)
     wide, ep, optimizers = build(0, (1, 6, 6), [{"above": 4, "kernel": 2}], [])
     padded = build(
         0, (1, 6, 6), [{"above": 4, "kernel": 3}, {"above": 4, "kernel": 2, "padding": 2}], []
     )
-    with pytest.raises(BinepError, match="padding=2 with kernel=2"):
+    with pytest.raises(BinepError, match="needs padding below kernel=2: coupling 1 has 2"):
         DeltaEngine(*padded)
     with pytest.raises(BinepError, match="float32"):
         DeltaEngine(wide.double(), ep, optimizers)

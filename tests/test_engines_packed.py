@@ -341,7 +341,7 @@ def test_quiet_stretches_are_taken_at_once():
 def test_what_it_does_not_compute_is_refused_by_name():
     net, ep, optimizers = build(0, (8,), [], [16])
     real = Network((8,), [Dense(8, 15)], HardSigmoid(), classes=15)
-    with pytest.raises(BinepError, match="binary activations"):
+    with pytest.raises(BinepError, match="does not run HardSigmoid"):
         PackedEngine(real, ep, assign_optimizers(real, **RATES))
     with pytest.raises(BinepError, match="float32"):
         PackedEngine(net.double(), ep, optimizers)

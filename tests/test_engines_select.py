@@ -35,7 +35,7 @@ def test_auto_takes_the_fastest_engine_for_the_network():
 
 
 def test_falling_back_is_said_with_the_reason(monkeypatch: pytest.MonkeyPatch):
-    for module in [name for name in sys.modules if name.startswith("binep.engines.numba.packed")]:
+    for module in [name for name in sys.modules if name.startswith("binep.engines.numba.")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "numba", None)
     said: list[str] = []

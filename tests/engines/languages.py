@@ -8,11 +8,13 @@ import ctypes
 import shutil
 import subprocess
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from binep import Bop, Dense, HardSigmoid, Heaviside, Network
@@ -233,5 +235,51 @@ def _build(learning: FixedRule | None = None, **system: Any) -> ctypes.CDLL:
     return library
 
 
+class Numba:
+    """binep/engines/numba/rules.py, compiled."""
+
+    def __init__(self) -> None:
+        import numba
+
+        from binep.engines.numba import rules as in_numba
+
+        self.each: Any = cache(lambda name: numba.vectorize(getattr(in_numba, name)))
+
+    def send(self, neuron: Neuron, s: Array) -> Array:
+        if isinstance(neuron, Heaviside):
+            return self.each("fires")(s, np.float32(neuron.threshold)).astype(np.float32)
+        return self.each("sent")(s, False)
+
+    def step(
+        self, neuron: Neuron, dynamics: Dynamics, s: Array, drive: Array, pull: Array | None
+    ) -> Array:
+        if isinstance(dynamics, Prototypical):
+            if pull is None:
+                return self.each("clamp")(drive)
+            return self.each("step_prototypical")(drive, pull, dynamics.clamp_nudged)
+        if not isinstance(neuron, Heaviside) or not isinstance(dynamics, EnergyBased):
+            pytest.skip("no engine in Numba runs energy-based dynamics of real activations")
+        window = neuron.threshold, neuron.sigma, 1 / (2 * neuron.sigma)
+        force = self.each("slope")(s, *(np.float32(x) for x in window)) * drive
+        force = force if pull is None else force + pull
+        keep, take = np.float32(1 - dynamics.dt), np.float32(dynamics.dt)
+        return self.each("step_energy")(s, force, keep, take)
+
+    def nudge(self, beta: float, target: Array, s: Array) -> Array:
+        return self.each("nudge")(s, target, np.float32(beta))
+
+    def flip(self, w: Array, m: Array, tau: float) -> Array:
+        return self.each("flip")(w, m, np.float32(tau))
+
+    def winner(self, pools: Array) -> Array:
+        best, where = pools[:, 0], np.zeros(len(pools), np.int64)
+        for k in range(1, 4):
+            more = self.each("wins")(pools[:, k], best)
+            best, where = np.where(more, pools[:, k], best), np.where(more, k, where)
+        return where
+
+
 REFERENCE = Reference()
 LANGUAGES: dict[str, Any] = {"numpy": Numpy(), "C": C()}
+if find_spec("numba") is not None:
+    LANGUAGES["Numba"] = Numba()
