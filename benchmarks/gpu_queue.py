@@ -1,6 +1,6 @@
 """The queue of long trainings for a GPU that is there for minutes at a time: no epoch twice.
 
-    python benchmarks/gpu_queue.py                             what is next, and how long it takes
+    python benchmarks/gpu_queue.py                               what is next, how long it takes
     python benchmarks/gpu_queue.py pack --seconds N --to FOLDER
     PYTHONPATH=FOLDER/src python FOLDER/gpu_queue.py train FOLDER --seconds N     where the GPU is
     python benchmarks/gpu_queue.py keep PART...
@@ -12,6 +12,7 @@ leaves checkpoints in $OUT, in parts that can be sent. `keep` takes them into ~/
 """
 
 import argparse
+import gzip
 import io
 import json
 import os
@@ -27,7 +28,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from subprocess import run as call
+from subprocess import check_output
 from typing import Any
 
 from binep.errors import BinepError
@@ -39,9 +40,8 @@ from binep.training.recipe import Recipe
 from binep.training.trainer import Trainer
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent
 PART = 15 * 2**20  # bytes of a file that is sent
-SAVING = 20.0  # seconds that are left for imports, checkpoints and parts
+SAVING = 20.0  # seconds for imports before, checkpoints and parts after
 LIST = "trainings.json"
 
 
@@ -67,24 +67,24 @@ class Training:
         return f"{changed}/{runs.run_name(self.load(), self.seed)}"
 
     def kept(self, home: Path) -> int:
-        """Epochs that were trained and kept."""
+        """Epochs that can be gone on from."""
         return len(runs.read_metrics(home / self.name))
 
     def published(self, results: Path) -> int:
         """Epochs in results/, whether or not there is a checkpoint to go on from."""
-        from binep.studies import evidence
+        from binep.studies import evidence  # not on the machine, which may lack its libraries
 
         name = evidence.folder_name(runs.Run(Path(), self.load(), {}, []))
         path = results / name / f"seed{self.seed}.json"
         return len(evidence.read_result(path).metrics) if path.exists() else 0
 
     def left(self, home: Path, results: Path) -> float:
-        """Seconds until its last epoch; results without a checkpoint cannot be gone on with."""
-        done = self.published(results) >= self.epochs
-        return 0.0 if done else max(0, self.epochs - self.kept(home)) * self.seconds
+        """Seconds until its last epoch."""
+        done = self.epochs if self.published(results) >= self.epochs else self.kept(home)
+        return max(0, self.epochs - done) * self.seconds
 
 
-def read_list(path: Path = HERE / "gpu_queue.toml") -> list[Training]:
+def read_list(path: Path) -> list[Training]:
     rows = tomllib.loads(path.read_text("utf-8"))["training"]
     return [Training(seed=seed, **row) for row in rows for seed in row.pop("seeds")]
 
@@ -102,17 +102,16 @@ def next_trainings(
 
 
 def tell(every: Sequence[Training], home: Path, results: Path) -> str:
-    """A line a training: epochs trained, in results/ and kept, and the time that is left."""
+    """A line a training: epochs asked for, in results/ and kept, and the time that is left."""
     width = max(len(each.name) for each in every)
     lines = [f"{'':{width}}  epochs  published  kept  minutes left"]
     for each in every:
         counts = f"{each.epochs:6}  {each.published(results):9}  {each.kept(home):4}"
-        left = each.left(home, results) / 60
-        lines.append(f"{each.name:{width}}  {counts}  {left:12.0f}  {each.claim}")
-    total = sum(each.left(home, results) for each in every)
-    first = next_trainings(every, home, results, 1)
-    lines.append(f"next: {first[0].name if first else 'nothing'}; all: {total / 3600:.1f} h")
-    return "\n".join(lines)
+        minutes = each.left(home, results) / 60
+        lines.append(f"{each.name:{width}}  {counts}  {minutes:12.0f}  {each.claim}")
+    names = [each.name for each in next_trainings(every, home, results, 1)] or ["nothing"]
+    hours = sum(each.left(home, results) for each in every) / 3600
+    return "\n".join([*lines, f"next: {names[0]}; all: {hours:.1f} h"])
 
 
 # --- on the way ---------------------------------------------------------------------------------
@@ -122,13 +121,16 @@ def pack(trainings: Sequence[Training], home: Path, to: Path, commit: str | None
     """Write the list and the newest checkpoint of each into files `part<k>of<n>` in a folder."""
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w:gz", compresslevel=1) as tar:
-        text = json.dumps({"commit": commit, "trainings": [asdict(each) for each in trainings]})
+        facts = {"commit": commit, "trainings": [asdict(each) for each in trainings]}
+        text = json.dumps(facts).encode()
         entry = tarfile.TarInfo(LIST)
-        entry.size = len(text.encode())
-        tar.addfile(entry, io.BytesIO(text.encode()))
+        entry.size = len(text)
+        tar.addfile(entry, io.BytesIO(text))
         for each in trainings:
-            for path in _newest(home / each.name):
-                tar.add(path, f"{each.name}/{path.name}")
+            for newest in sorted((home / each.name).glob("checkpoint-*.json"))[-1:]:
+                names = ("recipe.toml", "record.json", "metrics.jsonl", newest.name)
+                for name in (*names, newest.with_suffix(".safetensors").name):
+                    tar.add(newest.with_name(name), f"{each.name}/{name}")
     blob = stream.getvalue()
     pieces = [blob[start : start + PART] for start in range(0, len(blob), PART)]
     make_folder(to)
@@ -140,29 +142,22 @@ def pack(trainings: Sequence[Training], home: Path, to: Path, commit: str | None
     return paths
 
 
-def _newest(folder: Path) -> list[Path]:
-    """The files of a run that has begun, with its last checkpoint alone."""
-    saved = sorted(folder.glob("checkpoint-*.json"))[-1:]
-    names = ("recipe.toml", "record.json", "metrics.jsonl")
-    return [folder / name for name in names if saved] + [
-        path.with_suffix(ending) for path in saved for ending in (".json", ".safetensors")
-    ]
-
-
 def keep(
     files: Iterable[Path], home: Path, results: Path | None = None
 ) -> tuple[list[Training], str | None]:
     """Take over what `pack` wrote and has got further than what is there; returns its list."""
-    paths = sorted(files, key=lambda path: int(path.name[4:].split("of")[0]))
-    if not paths or len(paths) != int(paths[0].name.split("of")[1]):
-        raise BinepError(f"{[str(path) for path in paths]}: allowed are all parts, part1ofN to N")
+    paths = sorted(files, key=lambda path: (len(path.name), path.name))
+    if not paths or [path.name for path in paths] != [
+        f"part{n}of{len(paths)}" for n in range(1, len(paths) + 1)
+    ]:
+        raise BinepError(f"{[path.name for path in paths]}: allowed are all parts of one `pack`")
     make_folder(home)
     with tempfile.TemporaryDirectory(dir=home) as place:
         try:
-            blob = io.BytesIO(b"".join(path.read_bytes() for path in paths))
-            with tarfile.open(fileobj=blob) as tar:
+            blob = gzip.decompress(b"".join(path.read_bytes() for path in paths))
+            with tarfile.open(fileobj=io.BytesIO(blob)) as tar:
                 tar.extractall(place, filter="data")
-        except (tarfile.TarError, zlib.error, EOFError, OSError) as error:
+        except (zlib.error, EOFError, OSError) as error:
             raise BinepError(f"{paths[0].parent}: a part is damaged ({error})") from None
         facts = json.loads((Path(place) / LIST).read_text("utf-8"))
         trainings = [Training(**each) for each in facts["trainings"]]
@@ -187,11 +182,11 @@ def _standing(folder: Path) -> str:
 
 
 def _fill_in_commit(path: Path, commit: str | None) -> None:
-    """A machine that has no repository cannot tell what it trained: we packed it, and say so."""
+    """A machine without a repository cannot tell what it trained; `pack` can, and it is marked."""
     record = json.loads(path.read_text("utf-8"))
     if record["commit"] is None and commit is not None:
-        record |= {"commit": commit, "commit_filled_in": True}
-        write_whole(path, json.dumps(record, indent=1) + "\n")
+        filled = {**record, "commit": commit, "commit_filled_in": True}
+        write_whole(path, json.dumps(filled, indent=1) + "\n")
 
 
 # --- on the machine -----------------------------------------------------------------------------
@@ -221,8 +216,7 @@ def train(
 
     left = list(trainings)
     while left and not over():
-        first = left[0]
-        group = [each for each in left if each.load() == first.load()][: first.beside]
+        group = [each for each in left if each.load() == left[0].load()][: left[0].beside]
         left = [each for each in left if each not in group]
         found = list(runs.side_by_side([partial(job, each) for each in group], len(group)))
         if not all(run.finished for run in found):
@@ -230,46 +224,43 @@ def train(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    began, usual = time.monotonic(), argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=usual)
     commands = parser.add_subparsers(dest="command")
     packing, training, keeping = (commands.add_parser(name) for name in ("pack", "train", "keep"))
-    training.add_argument("folder", type=Path)
-    for each in (packing, training):
-        each.add_argument("--seconds", type=float, required=True)
+    packing.add_argument("--seconds", type=float, required=True)
     packing.add_argument("--to", type=Path, required=True)
+    training.add_argument("folder", type=Path)
+    training.add_argument("--seconds", type=float, required=True)
     training.add_argument("--device", default="auto")
     training.add_argument("--engine", default="auto")
     keeping.add_argument("files", type=Path, nargs="+")
-    options, began = parser.parse_args(), time.monotonic()
+    options = parser.parse_args()
     home = Path(os.environ.get("BINEP_QUEUE", "~/binep-queue")).expanduser()
-    results = ROOT / "results"
     if options.command == "train":
-        parts = options.folder.glob("part*of*")
-        work, commit = keep(parts, home)
+        work, commit = keep(options.folder.glob("part*of*"), home)
+        end = began + options.seconds - SAVING
+        where = {"device": options.device, "engine": options.engine, "offline": True}
         try:
-            end = began + options.seconds - SAVING
-            where = {"device": options.device, "engine": options.engine, "offline": True}
             train(work, home, lambda: time.monotonic() > end, **where)
         finally:
             pack(work, home, Path(os.environ.get("OUT") or options.folder / "out"), commit)
-    elif options.command == "pack":
-        work = next_trainings(read_list(), home, results, options.seconds)
-        commit = call(["git", "-C", ROOT, "rev-parse", "HEAD"], capture_output=True, check=True)
+        return
+    every, results = read_list(HERE / "gpu_queue.toml"), HERE.parent / "results"
+    if options.command == "pack":
+        git = ["git", "-C", str(HERE.parent)]
+        commit = check_output([*git, "rev-parse", "HEAD"], text=True).strip()
+        pack(next_trainings(every, home, results, options.seconds), home, options.to, commit)
         shutil.rmtree(options.to / "src", ignore_errors=True)
-        for path in pack(work, home, options.to, commit.stdout.decode().strip()):
-            print(path)
-        source = call(
-            ["git", "-C", ROOT, "archive", "HEAD", "src"], capture_output=True, check=True
-        )
-        with tarfile.open(fileobj=io.BytesIO(source.stdout)) as tar:
+        with tarfile.open(
+            fileobj=io.BytesIO(check_output([*git, "archive", commit, "src"]))
+        ) as tar:
             tar.extractall(options.to, filter="data")
         shutil.copy(__file__, options.to)
-    elif options.command == "keep":
+        return
+    if options.command == "keep":
         keep(options.files, home, results)
-    if options.command in (None, "keep"):
-        print(tell(read_list(), home, results))
+    print(tell(every, home, results))
 
 
 if __name__ == "__main__":
