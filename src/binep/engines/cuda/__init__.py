@@ -1,6 +1,29 @@
 """The engine on a GPU: mini-batches as CUDA graphs, with Triton kernels."""
 
+from collections.abc import Iterator
+
+from binep.core.couplings import ConvPool
+from binep.core.gradients import Learning
+from binep.core.network import Network
 from binep.core.neurons import Heaviside
 from binep.engines.base import Capabilities
 
-CUDA = Capabilities(dt=0.5, margin=frozenset({Heaviside}))
+EXACT_SUM = 2**24  # float32 holds the integers below
+DIGIT_BITS = 10  # of the parts in which scales are added up, see `layout.split_digits`
+
+
+def _limits(network: Network, learning: Learning) -> Iterator[str]:
+    if learning.tolerance is not None:
+        yield f"all steps of a phase, not tolerance={learning.tolerance}"
+    if not network.neuron.binary:
+        return
+    for n, coupling in enumerate(network.couplings):
+        weight = coupling.synapses.kernel
+        widest = max(weight[0].numel(), weight.shape[0] * weight[0, 0].numel())
+        largest = widest * (2**DIGIT_BITS if isinstance(coupling, ConvPool) else 1)
+        largest = max(largest, weight[0].numel() * 255 if n == 0 else 0)
+        if largest >= EXACT_SUM:
+            yield f"sums below {EXACT_SUM} to be exact, those of coupling {n} can reach {largest}"
+
+
+CUDA = Capabilities(dt=0.5, margin=frozenset({Heaviside}), limits=_limits)

@@ -1,114 +1,98 @@
 # pyright: reportCallIssue=false, reportArgumentType=false
-"""The same mini-batch on a GPU, as one CUDA graph: nothing is launched or read back one by one.
+"""A mini-batch on a GPU, as one CUDA graph: nothing is launched or read back one by one.
 
 A relaxation is hundreds of small steps, so that eager torch spends its time launching kernels. Here
-a whole mini-batch (both phases, gradients, Bop, biases, scales, counters) is recorded once and then
-replayed; small or quiet networks relax inside one kernel (see `relaxing`).
+a whole mini-batch (all phases, gradients, Bop, biases, scales, counters) is recorded once and then
+replayed; small or quiet networks relax inside one kernel (see `relaxers`).
 
 Numbers. Activities are sent in float16 (real ones rounded to 11 bits; bits, signs and pixels are
-exact in it) or int8 (bits, or differences of real ones, see `deltas`), and products added up in
-float32 or int32, so that with bits everything agrees with the reference bit for bit, as long as
+exact in it) or int8 (bits, or differences of real ones, see `dense_delta`), and products added up
+in float32 or int32, so that with bits everything agrees with the reference bit for bit, as long as
 sums stay below 2**24. States, momenta and all element-wise arithmetic are float32.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from binep.core.couplings import ConvPool, levels
-from binep.core.dynamics import EnergyBased
-from binep.core.gradients import EquilibriumPropagation, Learning
+from binep.core.couplings import levels
+from binep.core.gradients import BackpropThroughTime, EquilibriumPropagation, Learning
+from binep.core.kinds import name_of
 from binep.core.metrics import Tally
 from binep.core.network import READOUTS, Network
-from binep.core.neurons import HardSigmoid, Heaviside
-from binep.core.optim import Bop, Optimizers
-from binep.engines.cuda.layout import DIGIT_BITS, lay_out
-from binep.engines.cuda.learning import count_kernel, tally_kernel
-from binep.engines.cuda.relaxers.base import Phase, in_order, power_of_two, record
-from binep.engines.cuda.relaxing import choose_relaxer
-from binep.engines.cuda.updating import Updater
+from binep.core.optim import Bop, Optimizers, PlainSGD, PositiveSGD
+from binep.core.plan import PhasePlan
+from binep.engines.cuda import CUDA
+from binep.engines.cuda.by_moving import Moving
+from binep.engines.cuda.graph import Graphs
+from binep.engines.cuda.layout import lay_out
+from binep.engines.cuda.learning import Learner, count
+from binep.engines.cuda.relaxers.base import Phase, Relaxer, in_order
+from binep.engines.cuda.relaxers.conv_events import ConvEvents
+from binep.engines.cuda.relaxers.dense_delta import DenseDelta
+from binep.engines.cuda.relaxers.dense_events import DenseEvents
+from binep.engines.cuda.relaxers.shallow import Shallow
+from binep.engines.cuda.relaxers.stepwise import Stepwise
 from binep.engines.torch.engine import tensor_cores
 from binep.errors import BinepError
 
-EXACT_SUM = 2**24
+# The fastest first; the last one takes everything.
+RELAXERS: list[type[Relaxer]] = [Shallow, DenseEvents, ConvEvents, DenseDelta, Moving, Stepwise]
 SLOTS = 64
 AT_ONCE = 16
 
 
-def unsupported(network: Network, learning: Learning) -> str | None:
-    """Why this engine cannot run a network, or None if it can."""
-    if not isinstance(learning, EquilibriumPropagation):
-        return "it only runs EquilibriumPropagation"
-    if network.cost != "mse":
-        return f"it has no readout for cost={network.cost!r}"
-    if not isinstance(network.neuron, HardSigmoid | Heaviside):
-        return f"it does not know {network.neuron}"
-    if isinstance(network.dynamics, EnergyBased) and network.dynamics.dt != 0.5:
-        return f"it only steps by dt=0.5, not {network.dynamics.dt}"
-    if learning.margin and not network.neuron.binary:
-        return "it learns with a margin only where activations are binary"
-    return None
-
-
-# --- the engine ---------------------------------------------------------------------------------
+def choose_relaxer(network: Network, learning: Learning, optimizers: Optimizers) -> type[Relaxer]:
+    """The fastest relaxer that takes a network."""
+    parts = network, learning, optimizers
+    return next(r for r in RELAXERS if r.fits(network) and not r.takes.reasons(*parts))
 
 
 class CudaEngine:
-    """Runs mini-batches of EP as CUDA graphs, one for each batch size and rate."""
+    """Runs mini-batches of EP as CUDA graphs, one for each shape of a mini-batch.
+
+    Attributes:
+        graphs: where they are; None without a GPU, where everything is run as it comes.
+    """
 
     name = "cuda"
 
     def __init__(self, network: Network, learning: Learning, optimizers: Optimizers) -> None:
-        reason = unsupported(network, learning)
-        if reason is not None:
-            raise BinepError(f"engine 'cuda': {reason}")
-        assert isinstance(learning, EquilibriumPropagation)
+        CUDA.check(self.name, network, learning, optimizers)
+        for found, known in ((optimizers.sgd, PlainSGD), (optimizers.scale_sgd, PositiveSGD)):
+            if found is not None and type(found) is not known:
+                raise BinepError(
+                    f"engine 'cuda' does not run {name_of(found)}: allowed is {known.__name__}; "
+                    "engine 'reference' runs everything"
+                )
         self.network, self.learning, self.optimizers = network, learning, optimizers
         self.device = network.couplings[0].synapses.kernel.device
-        self.bits = network.neuron.binary
-        relaxer = choose_relaxer(network, learning)
+        relaxer = choose_relaxer(network, learning, optimizers)
         copies = relaxer.copies(network)
         self.dtype, self.couplings = copies.first, lay_out(network, copies)
-        self._check_exact()
-        count = len(network.couplings)
-        # One array, so that all numbers of a mini-batch travel in one copy.
-        self.scalars = torch.zeros(1 + 3 * count, device=self.device)
-        self.beta, self.rates = self.scalars[:1], self.scalars[1:].view(count, 3)
-        self.flips = torch.zeros(count, dtype=torch.int64, device=self.device)
+        self.flips = torch.zeros(len(self.couplings), dtype=torch.int64, device=self.device)
         self.totals = torch.zeros(7, dtype=torch.float64, device=self.device)
-        self.relaxer = relaxer(network, learning, self.couplings, self.beta, self.dtype)
-        self.precision = "exact" if self.bits else self.relaxer.real_precision
+        self.learner = Learner(network, self.couplings, optimizers, self.flips)
+        self.numbers = self.learner.numbers
+        settling = learning
+        if isinstance(learning, BackpropThroughTime):
+            settling = EquilibriumPropagation(learning.free_steps, 1, 1.0)
+        self.relaxer = relaxer(network, settling, self.couplings, self.numbers.sign, self.dtype)
+        exact = network.neuron.binary and all(c.binary for c in network.couplings)
+        self.precision = "exact" if exact else self.relaxer.real_precision
         # A mini-batch that is one launch a phase is over before the next one could be launched.
         self.at_once = AT_ONCE if relaxer.one_launch else 1
-        self.rows = self.scalars.new_zeros(self.at_once, len(self.scalars))
-        pinned = self.device.type == "cuda"
-        self._pinned = torch.empty(SLOTS, *self.rows.shape, pin_memory=pinned)
+        self.rows = self.numbers.row.new_zeros(self.at_once, len(self.numbers.row))
+        on_gpu = self.device.type == "cuda"
+        self._pinned = torch.empty(SLOTS, *self.rows.shape, pin_memory=on_gpu)
         self._slot = 0
-        self.updater = Updater(
-            network, self.couplings, optimizers.bop, self.beta, self.rates, self.flips
-        )
-        self._graphs: dict[Any, tuple[torch.cuda.CUDAGraph, list[Tensor]]] = {}
+        self.graphs = Graphs() if on_gpu else None
         self._versions: list[int] = []
         self._tested: dict[int, tuple[int, float]] = {}
         self._tally = Tally()
-
-    def _check_exact(self) -> None:
-        """With bits, no sum may reach the integers that float32 cannot hold."""
-        if not self.bits:
-            return
-        for n, coupling in enumerate(self.network.couplings):
-            weight = coupling.synapses.kernel
-            widest = max(weight[0].numel(), weight.shape[0] * weight[0, 0].numel())
-            largest = widest * (2**DIGIT_BITS if isinstance(coupling, ConvPool) else 1)
-            largest = max(largest, weight[0].numel() * 255 if n == 0 else 0)
-            if largest >= EXACT_SUM:
-                raise BinepError(
-                    f"engine 'cuda': sums of coupling {n} can reach {largest}, exact are those "
-                    f"below {EXACT_SUM}; use engine 'reference'"
-                )
 
     # --- what every engine offers
 
@@ -123,10 +107,10 @@ class CudaEngine:
                 self.train(*part)
             return
         self._take_up()
-        count = -(-len(x) // size)
-        self._send([self._numbers() for _ in range(count)])
+        batches = -(-len(x) // size)
+        self._send([self._new_numbers() for _ in range(batches)])
         self._run("train", partial(self._train, size), self.network.check(x), labels, size)
-        self._tally += Tally(samples=len(x), batches=count)
+        self._tally += Tally(samples=len(x), batches=batches)
 
     def evaluate(self, x: Tensor, labels: Tensor) -> Tally:
         """Read a mini-batch out of the free phase, without learning from it."""
@@ -151,9 +135,6 @@ class CudaEngine:
         self._tally = Tally()
         return found
 
-    def sync(self) -> None:
-        """Parameters and momenta live in the network and the optimizers already."""
-
     def _read(self, totals: Tensor) -> Tally:
         average, single, undecided, loss, residual, free_steps, nudged_steps = totals.tolist()
         return Tally(
@@ -175,28 +156,33 @@ class CudaEngine:
     def _groups(self) -> list[dict[str, Any]]:
         return self._bop.param_groups if self.optimizers.bop is not None else []
 
+    def _kernel_versions(self) -> list[int]:
+        return [c.synapses.kernel._version for c in self.network.couplings]
+
     def _take_up(self) -> None:
         """Follow what others, such as a restored checkpoint, did to parameters and momenta."""
-        versions = [c.synapses.kernel._version for c in self.network.couplings]
-        if versions != self._versions:
+        if self._kernel_versions() != self._versions:
             for fast in self.couplings:
                 fast.refresh()
-            self._versions = versions
+            self._versions = self._kernel_versions()
             self._tested.clear()
 
-    def _numbers(self) -> list[float]:
-        """Beta's sign, gamma and tau of the next mini-batch; lets the momenta decay."""
-        sign = self.learning.draw_sign() if self.learning.sign == "random" else 1
-        numbers = [self.learning.beta * sign] + [0.0] * (len(self.scalars) - 1)
+    def _draw_sign(self) -> int:
+        assert isinstance(self.learning, EquilibriumPropagation)
+        return self.learning.draw_sign()
+
+    def _new_numbers(self) -> list[float]:
+        """The `Numbers` of the next mini-batch; lets the momenta decay."""
+        bop = [0.0] * self.numbers.bop.numel()
         for group in self._groups():
-            at, signs = 1 + 3 * group["coupling"], group["params"][0]
+            n, signs = group["coupling"], group["params"][0]
             rate, threshold = self._bop.prepare(signs, group)
             # A momentum without a gradient can only flip its weight if it was never compared with
             # a threshold as low as this one.
             known = self._bop.state[signs]["momentum"].data_ptr(), group["tau"]
-            numbers[at : at + 3] = rate, threshold, 0.0 if self._tested.get(at) == known else -1.0
-            self._tested[at] = known
-        return numbers
+            bop[3 * n : 3 * n + 3] = rate, threshold, 0.0 if self._tested.get(n) == known else -1.0
+            self._tested[n] = known
+        return [self._draw_sign(), *bop, *(group["lr"] for _, group in self.learner.groups)]
 
     def _folds_within(self, count: int) -> bool:
         """Whether Bop will rescale a momentum before all of `count` mini-batches are done."""
@@ -222,29 +208,18 @@ class CudaEngine:
         self, kind: str, function: Callable[..., None], x: Tensor, labels: Tensor, size: int
     ) -> None:
         """Replay the graph for inputs of this shape, recording it first if there is none."""
-        inputs = (x, labels)
-        if self.device.type != "cuda" or self.learning.tolerance is not None:
-            with tensor_cores(self.precision != "float32"):
-                function(*inputs)
-            return
-        key: tuple[Any, ...] = (kind, size, x.shape, x.dtype)
-        if kind == "train":
-            # What a graph has fixed: where the momenta lie, and SGD's rates.
-            key += tuple(momentum.data_ptr() for momentum in self._momenta())
-            key += tuple(g["lr"] for o in self._sgds() for g in o.param_groups)
-        if key not in self._graphs:
-            self._graphs[key] = self._record(function, inputs)
-        graph, places = self._graphs[key]
-        for place, values in zip(places, inputs, strict=True):
-            place.copy_(values)
-        graph.replay()
+        with tensor_cores(True):
+            if self.graphs is None:
+                function(x, labels)
+                return
+            # Besides its inputs a graph has fixed where the momenta lie.
+            momenta = tuple(m.data_ptr() for m in self._momenta()) if kind == "train" else ()
+            self.graphs.run((kind, size), function, (x, labels), self._remember, momenta)
+        self._versions = self._kernel_versions()
 
-    def _record(
-        self, function: Callable[..., None], inputs: Sequence[Tensor]
-    ) -> tuple[torch.cuda.CUDAGraph, list[Tensor]]:
-        """Record a graph; the warm-up that this needs leaves no trace in the state of training."""
-        places = [x.clone() for x in inputs]
-        kept = [(t, t.clone()) for t in self._state()]
+    def _remember(self) -> Callable[[], None]:
+        """Remember all that a mini-batch changes; returns what sets it back."""
+        kept = [(tensor, tensor.clone()) for tensor in self._state()]
 
         def restore() -> None:
             for tensor, before in kept:
@@ -252,17 +227,14 @@ class CudaEngine:
             for fast in self.couplings:
                 fast.refresh()
 
-        with tensor_cores(self.precision != "float32"):
-            graph = record(lambda: function(*places), restore)
-        self._versions = [c.synapses.kernel._version for c in self.network.couplings]
-        return graph, places
+        return restore
 
     def _state(self) -> Iterator[Tensor]:
         """Every tensor that a mini-batch changes and that outlives it."""
         for parameter in self.network.parameters():
             yield parameter.detach()
         yield from self._momenta()
-        for optimizer in self._sgds():
+        for optimizer in self.learner.sgds:
             yield from (state["clamped"] for state in optimizer.state.values() if state)
         yield from (self.flips, self.totals)
 
@@ -270,42 +242,36 @@ class CudaEngine:
         states = [self._bop.state[group["params"][0]] for group in self._groups()]
         yield from (state["momentum"] for state in states if state)
 
-    def _sgds(self) -> list[torch.optim.Optimizer]:
-        return [o for o in (self.optimizers.sgd, self.optimizers.scale_sgd) if o is not None]
-
     # --- one mini-batch
 
     @torch.no_grad()
     def _train(self, size: int, x: Tensor, labels: Tensor) -> None:
-        for numbers, *part in zip(self.rows, x.split(size), labels.split(size), strict=False):
-            self.scalars.copy_(numbers)
+        for row, *part in zip(self.rows, x.split(size), labels.split(size), strict=False):
+            self.numbers.row.copy_(row)
             self._train_one(*part)
 
     def _train_one(self, x: Tensor, labels: Tensor) -> None:
-        learning, numbers = self.learning, self._input(x)
+        assert isinstance(self.learning, EquilibriumPropagation)
+        plan, numbers = self.learning.plan(), self._input(x)
         first, switches = self._clamp(x, numbers)
-        if learning.margin:
-            free = self.relaxer.held_back(first, learning.free_steps, labels)
-        else:
-            free = self.relaxer.free(first, learning.free_steps)
-        nudged = self.relaxer.nudged(first, free, labels, 1)
-        base, span = free, learning.beta
-        if learning.sign == "centered":
-            base = self.relaxer.nudged(first, free, labels, -1)
-            span = 2 * learning.beta
-        self._count(labels, free, nudged, base)
-        places = [self.relaxer.switches(phase) for phase in (nudged, base)]
-        self.updater.update(x, numbers, switches, nudged, base, places, abs(span))
-        for optimizer in self._sgds():
-            optimizer.step()
+        ends: list[Phase] = []
+        for phase in plan.phases:
+            origin = None if phase.start is None else ends[phase.start]
+            ends.append(self.relaxer.relax(first, phase, origin, labels))
+        count(self.network, labels, ends, self.totals)
+        plus, minus = ends[plan.plus], ends[plan.minus]
+        places = [self.relaxer.switches(phase) for phase in (plus, minus)]
+        self.learner.fill_and_flip(x, numbers, switches, plus, minus, places, plan.span)
+        self.learner.step()
         for n, fast in enumerate(self.couplings):
-            if not self.updater.flips_copies(n, x):
+            if not self.learner.flips_copies(n, x):
                 fast.refresh()
 
     @torch.no_grad()
     def _evaluate(self, x: Tensor, labels: Tensor) -> None:
-        free = self.relaxer.free(self._clamp(x, self._input(x))[0], self.learning.free_steps)
-        self._count(labels, free, free, free, learning=False)
+        phase = PhasePlan(self.learning.free_steps)
+        free = self.relaxer.relax(self._clamp(x, self._input(x))[0], phase, None, None)
+        count(self.network, labels, [free], self.totals)
 
     def _clamp(self, x: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor | None]:
         """The constant drive on the first layer, and its pool's switches."""
@@ -326,33 +292,3 @@ class CudaEngine:
         if x.is_floating_point():
             return in_order(x.float())
         return in_order(x.to(torch.float16 if self.dtype == torch.int8 else self.dtype))
-
-    def _count(
-        self, labels: Tensor, free: Phase, nudged: Phase, base: Phase, learning: bool = True
-    ) -> None:
-        """Add the mini-batch to the totals."""
-        network, batch, top = self.network, len(labels), free.state[-1]
-        found = torch.empty(batch, 4, dtype=torch.float64, device=self.device)
-        count_kernel[(batch,)](
-            top,
-            top.stride(0),
-            labels,
-            found,
-            network.classes,
-            network.per_class,
-            CLASSES=power_of_two(network.classes),
-            PER_CLASS=power_of_two(network.per_class),
-        )
-        tally_kernel[(1,)](
-            found,
-            free.residual,
-            free.ran,
-            nudged.ran,
-            base.ran,
-            self.totals,
-            batch,
-            len(free.residual),
-            LEARNING=learning,
-            CENTERED=self.learning.sign == "centered",
-            BATCH=power_of_two(batch),
-        )

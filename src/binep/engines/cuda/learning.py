@@ -1,17 +1,472 @@
 # pyright: reportPossiblyUnboundVariable=false, reportGeneralTypeIssues=false
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false
 # pyright: reportOperatorIssue=false, reportCallIssue=false, reportIndexIssue=false
-"""Triton kernels for what follows both phases: counting, contrasts, Bop.
+"""What follows the phases: contrasts, Bop, gradients and SGD of everything else, counters.
 
-The contrast of a dense coupling is written in what changed between the phases,
+The contrast of a dense coupling is written in what changed between two phases,
 
     a+ b+' - a- b-'  =  (a+ - a-) b+'  +  a- (b+ - b-)'
 
 so that float16 rounds small changes relative to themselves, and bits stay exact.
 """
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
 import triton
 import triton.language as tl
+from torch import Tensor
+
+from binep.core.couplings import levels
+from binep.core.network import Network
+from binep.core.optim import Optimizers, PositiveSGD
+from binep.core.weights import BinaryWeight
+from binep.engines.cuda.convolution import launch
+from binep.engines.cuda.layout import FastConv, FastDense, flat, product
+from binep.engines.cuda.packing import Packed
+from binep.engines.cuda.relaxers.base import Phase, power_of_two
+from binep.engines.cuda.rules import flip
+from binep.engines.torch.engine import tensor_cores
+
+# Factor on changes of real activities, which would else sink below what float16 can hold.
+SPREAD = 1024
+ABOVE, BELOW = 64, 64  # a tile of synapses
+
+
+class Numbers:
+    """What is new in every mini-batch, side by side, so that it travels in one copy.
+
+    Attributes:
+        sign: f32, (1,): the drawn sign of beta.
+        bop: f32, (couplings, 3): gamma and tau over decay, contrasts above which a synapse is
+            touched. sgd: f32, (groups,): learning rates.
+    """
+
+    def __init__(self, couplings: int, groups: int, device: torch.device) -> None:
+        self.row = torch.zeros(1 + 3 * couplings + groups, device=device)
+        self.sign, bop, self.sgd = self.row.split([1, 3 * couplings, groups])
+        self.bop = bop.view(couplings, 3)
+
+
+# --- contrasts and Bop --------------------------------------------------------------------------
+
+
+class Factors(NamedTuple):
+    """Of a contrast: f16, (rows, above) and (rows, below)."""
+
+    heads: Tensor
+    tails: Tensor
+    rows: int
+
+
+class Synapses(NamedTuple):
+    """What flips: the parameter and its copies, see `FastDense`; its momentum, m / decay.
+
+    Attributes:
+        channels, positions: of an image below, which lies channels last; the parameter numbers it
+            channels first. None if there is no image.
+    """
+
+    signs: Tensor
+    momentum: Tensor
+    kernel: Tensor
+    turned: Tensor | None
+    above: int
+    below: int
+    channels: int | None
+    positions: int | None
+
+
+class Rates(NamedTuple):
+    """Bop's numbers in a mini-batch, see `Numbers`; `flips`, int64, (1,), counts.
+
+    Attributes:
+        factor: of the gradient on the contrast.
+    """
+
+    sign: Tensor
+    bop: Tensor
+    flips: Tensor
+    factor: float
+
+
+@triton.jit
+def changes_kernel(
+    plus,  # (batch, units): activities of the phase whose contrast counts
+    minus,  # (batch, units): of the phase it is compared with
+    plus_stride,
+    minus_stride,
+    heads,  # f16, (2 batch, units): change, minus; the layer as the one above a coupling
+    tails,  # f16, (2 batch, units): plus, change; as the one below
+    bias_gradient,  # f32, (units,)
+    sign,  # f32, (1,)
+    batch,
+    units,
+    factor,
+    SPREAD: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """What a layer brings into the contrasts of its two couplings, and its bias's gradient."""
+    j = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, batch, ROWS):
+        r = start + tl.arange(0, ROWS)
+        inside = (r < batch)[:, None] & (j < units)[None, :]
+        a = tl.load(plus + r[:, None] * plus_stride + j[None, :], mask=inside, other=0)
+        b = tl.load(minus + r[:, None] * minus_stride + j[None, :], mask=inside, other=0)
+        a, b = a.to(tl.float32), b.to(tl.float32)
+        change = a - b
+        total += tl.sum(change, 0)
+        near = r[:, None] * units + j[None, :]
+        far = near + batch * units
+        spread = (change * SPREAD).to(tl.float16)
+        tl.store(heads + near, spread, mask=inside)
+        tl.store(heads + far, b.to(tl.float16), mask=inside)
+        tl.store(tails + near, a.to(tl.float16), mask=inside)
+        tl.store(tails + far, spread, mask=inside)
+    tl.store(bias_gradient + j, factor * (total * tl.load(sign)), mask=j < units)
+
+
+@triton.jit
+def learn_kernel(
+    factors,
+    synapses,
+    packed,  # see `packing.Packed`
+    rates,
+    contracted,  # f64, one a program: <signs, contrast>, if a scale is learnt
+    SPREAD: tl.constexpr,
+    SPARSE: tl.constexpr,
+    ROWS: tl.constexpr,
+    ABOVE: tl.constexpr,
+    BELOW: tl.constexpr,
+):
+    """Contrast of a dense coupling and Bop, tile by tile; the contrast never leaves the chip.
+
+    An entry without gradient keeps its momentum and cannot newly exceed a threshold that only
+    grows: its memory is not touched, unless the rates ask for all.
+    """
+    above, below = synapses.above, synapses.below
+    tiles = tl.cdiv(below, BELOW)
+    program = tl.program_id(0)
+    i = program // tiles * ABOVE + tl.arange(0, ABOVE)
+    j = program % tiles * BELOW + tl.arange(0, BELOW)
+    total = tl.zeros((ABOVE, BELOW), tl.float32)
+    for start in range(0, factors.rows, ROWS):
+        r = start + tl.arange(0, ROWS)
+        h = tl.load(
+            factors.heads + r[:, None] * above + i[None, :],
+            mask=(r < factors.rows)[:, None] & (i < above)[None, :],
+            other=0.0,
+        )
+        t = tl.load(
+            factors.tails + r[:, None] * below + j[None, :],
+            mask=(r < factors.rows)[:, None] & (j < below)[None, :],
+            other=0.0,
+        )
+        total = tl.dot(tl.trans(h), t, total)
+    contrast = total * (tl.load(rates.sign) / SPREAD)
+    inside = (i < above)[:, None] & (j < below)[None, :]
+    index = i[:, None] * below + j[None, :]
+    column = j
+    if synapses.channels is not None:
+        column = j % synapses.channels * synapses.positions + j // synapses.channels
+    place = i[:, None] * below + column[None, :]
+    # Real activities leave hardly any synapse without a gradient.
+    touched = inside & (tl.abs(contrast) > tl.load(rates.bop + 2)) if SPARSE else inside
+    read = inside if contracted is not None else touched
+    w = tl.load(synapses.kernel + index, mask=read, other=0).to(tl.float32)
+    m = tl.load(synapses.momentum + place, mask=touched, other=0.0)
+    rate, threshold = tl.load(rates.bop), tl.load(rates.bop + 1)
+    m, flips = flip(w, m, rates.factor * contrast, rate, threshold)
+    flips = touched & flips
+    tl.store(synapses.momentum + place, m, mask=touched)
+    found = tl.sum(tl.sum(flips.to(tl.int32), 1), 0)
+    if found > 0:
+        tl.store(synapses.signs + place, -w, mask=flips)
+        tl.store(synapses.kernel + index, (-w).to(synapses.kernel.dtype.element_ty), mask=flips)
+        if synapses.turned is not None:
+            across = j[None, :] * above + i[:, None]
+            turned = (-w).to(synapses.turned.dtype.element_ty)
+            tl.store(synapses.turned + across, turned, mask=flips)
+        if packed.words is not None:
+            row = packed.up_at + i[:, None] * packed.up_stride
+            _toggle(packed.words, row, j[None, :], packed.up_width, flips)
+            row = packed.down_at + j[None, :] * packed.down_stride
+            _toggle(packed.words, row, i[:, None], packed.down_width, flips)
+        tl.atomic_add(rates.flips, found.to(tl.int64))
+    if contracted is not None:
+        product = tl.where(inside, w * contrast, 0.0).to(tl.float64)
+        tl.store(contracted + program, tl.sum(tl.sum(product, 1), 0))
+
+
+@triton.jit
+def _toggle(words, row, term, width, flips):
+    """Toggle the bits of some terms of the rows that begin at these bytes."""
+    byte = row + term // (8 * width) * width + term % width
+    bit = byte % 4 * 8 + term % (8 * width) // width
+    tl.atomic_xor(words + byte // 4, tl.full(flips.shape, 1, tl.int32) << bit, mask=flips)
+
+
+@triton.jit
+def bop_kernel(
+    signs,  # f32, +-1
+    momentum,  # f32: m / decay
+    contrast,  # f32: f(plus) - f(minus)
+    rates,
+    count,
+    BLOCK: tl.constexpr,
+):
+    """Bop in one pass: read m and g, write m, flip and count flips."""
+    index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = index < count
+    w = tl.load(signs + index, mask=inside, other=0.0)
+    m = tl.load(momentum + index, mask=inside, other=0.0)
+    gradient = rates.factor * tl.load(contrast + index, mask=inside, other=0.0)
+    m, flips = flip(w, m, gradient, tl.load(rates.bop), tl.load(rates.bop + 1))
+    flips = inside & flips
+    tl.store(momentum + index, m, mask=inside)
+    tl.store(signs + index, -w, mask=flips)
+    tl.atomic_add(rates.flips, tl.sum(flips.to(tl.int64)))
+
+
+@triton.jit
+def sgd_kernel(
+    parameter,  # f32
+    gradient,  # f32
+    rate,  # f32, (1,)
+    clamped,  # int64, counts the entries that are set to the floor, if there is one
+    floor,
+    count,
+    BLOCK: tl.constexpr,
+):
+    """`p <- p - lr g`, rounded once, as torch's `add_` does it on a GPU; not below a floor."""
+    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = index < count
+    p = tl.load(parameter + index, mask=inside, other=0.0)
+    g = tl.load(gradient + index, mask=inside, other=0.0)
+    p = tl.fma(-tl.load(rate), g, p)
+    if clamped is not None:
+        below = inside & (p < floor)
+        p = tl.where(below, floor, p)
+        tl.atomic_add(clamped, tl.sum(below.to(tl.int64)))
+    tl.store(parameter + index, p, mask=inside)
+
+
+class Learner:
+    """Learns from a mini-batch: flips signs by Bop, moves everything else by SGD.
+
+    Args:
+        flips: int64, (couplings,), counted up.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        couplings: Sequence[FastDense | FastConv],
+        optimizers: Optimizers,
+        flips: Tensor,
+    ) -> None:
+        self.network, self.couplings, self.bop = network, couplings, optimizers.bop
+        self.sgds = [o for o in (optimizers.sgd, optimizers.scale_sgd) if o is not None]
+        self.groups = [(o, group) for o in self.sgds for group in o.param_groups]
+        self.numbers = Numbers(len(couplings), len(self.groups), flips.device)
+        self.flips, self.bits = flips, network.neuron.binary
+
+    def fill_and_flip(
+        self,
+        x: Tensor,
+        numbers: Tensor,
+        switches: Tensor | None,
+        plus: Phase,
+        minus: Phase,
+        places: Sequence[dict[int, Tensor | None]],
+        span: float,
+    ) -> None:
+        """The contrast of two phases: by it signs flip, the rest of the parameters get a `.grad`.
+
+        Args:
+            x: the input. numbers: the same in the products' layout.
+            switches: of the first coupling's pool. places: those of the others, at the end of
+                either phase.
+        """
+        above, below = self._sent(plus), self._sent(minus)
+        changes = [
+            self._changes(n, *pair, -1 / (span * len(x)))
+            for n, pair in enumerate(zip(above, below, strict=True))
+        ]
+        for n, fast in enumerate(self.couplings):
+            factor = -1 / (span * len(x) * (levels(x) if n == 0 else 1))
+            if isinstance(fast, FastDense) and not _real_input(n, x):
+                tails = flat(numbers) if n == 0 else changes[n - 1][1]
+                self._learn_dense(n, fast, changes[n][0], tails, factor)
+                continue
+            if n == 0:
+                # The input does not change: only the layer above does. TF32 where it is exact.
+                with tensor_cores(self.bits and not _real_input(n, x)):
+                    contrast = fast.correlate(numbers, above[0] - below[0], switches)
+            else:
+                ends = [(side[n - 1], side[n]) for side in (above, below)]
+                contrast = _contrast(fast, *ends, [places[side][n] for side in range(2)])
+            self._apply(n, contrast * self.numbers.sign, factor)
+
+    def step(self) -> None:
+        """SGD on everything that has a `.grad`."""
+        for n, (optimizer, group) in enumerate(self.groups):
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                clamped = floor = None
+                if isinstance(optimizer, PositiveSGD):
+                    clamped, floor = optimizer.state[p]["clamped"], optimizer.floor
+                count, gradient = p.numel(), p.grad.contiguous()
+                rate = self.numbers.sgd[n:]
+                launch(sgd_kernel, count, p.detach(), gradient, rate, clamped, floor, count)
+
+    def flip(self, n: int, contrast: Tensor, factor: float) -> None:
+        """Bop on coupling n, whose gradient is `factor * contrast`."""
+        signs, count = self.network.couplings[n].signs, contrast.numel()
+        assert self.bop is not None
+        momentum = self.bop.state[signs]["momentum"]
+        launch(bop_kernel, count, signs.detach(), momentum, contrast, self._rates(n, factor), count)
+
+    def flips_copies(self, n: int, x: Tensor) -> bool:
+        """Whether the copies of coupling n's signs are flipped along with the signs."""
+        fast = self.couplings[n]
+        return isinstance(fast, FastDense) and fast.coupling.binary and not _real_input(n, x)
+
+    def _rates(self, n: int, factor: float) -> Rates:
+        return Rates(self.numbers.sign, self.numbers.bop[n], self.flips[n:], factor)
+
+    def _sent(self, phase: Phase) -> list[Tensor]:
+        """What learning reads: bits as they were sent, real activities in full precision."""
+        return phase.activity if self.bits else self.network.activity(phase.state, nudged=True)
+
+    def _changes(self, n: int, plus: Tensor, minus: Tensor, factor: float) -> tuple[Tensor, Tensor]:
+        """A layer's part in the contrasts of its couplings, see `changes_kernel`; fills `.grad`."""
+        coupling = self.network.couplings[n]
+        # An image's bias is summed over positions before it is scaled.
+        image = plus.dim() == 4
+        plus_rows, minus_rows = flat(plus), flat(minus)
+        batch, units = plus_rows.shape
+        heads = torch.empty(2 * batch, units, dtype=torch.float16, device=plus.device)
+        tails, gradient = torch.empty_like(heads), torch.empty(units, device=plus.device)
+        changes_kernel[(-(-units // 32),)](
+            plus_rows,
+            minus_rows,
+            plus_rows.stride(0),
+            minus_rows.stride(0),
+            heads,
+            tails,
+            gradient,
+            self.numbers.sign,
+            batch,
+            units,
+            1.0 if image else factor,
+            SPREAD=self._spread,
+            ROWS=64,
+            BLOCK=32,
+            enable_fp_fusion=False,
+        )
+        if coupling.bias is not None:
+            if image:
+                gradient = factor * gradient.view(-1, len(coupling.bias)).sum(0)
+            coupling.bias.grad = gradient
+        return heads, tails
+
+    @property
+    def _spread(self) -> int:
+        return 1 if self.bits else SPREAD
+
+    def _learn_dense(
+        self, n: int, fast: FastDense, heads: Tensor, tails: Tensor, factor: float
+    ) -> None:
+        synapses = self.network.couplings[n].synapses
+        heads = heads[: len(tails)]  # the input does not change: only the layer above does
+        if not isinstance(synapses, BinaryWeight):
+            sign = self.numbers.sign / self._spread
+            contrast = fast.in_parameter_order(product(heads.T, tails.half()) * sign)
+            synapses.set_gradient_from_contrast(contrast, factor)
+            return
+        assert self.bop is not None
+        above, below = fast.kernel.shape
+        programs = -(-above // ABOVE) * -(-below // BELOW)
+        contracted = None
+        if synapses.scale.requires_grad:
+            contracted = torch.empty(programs, dtype=torch.float64, device=heads.device)
+        image = fast.below_shape if fast.permuted else None
+        learn_kernel[(programs,)](
+            Factors(heads, tails.half(), len(tails)),
+            Synapses(
+                synapses.signs.detach(),
+                self.bop.state[synapses.signs]["momentum"],
+                fast.kernel,
+                fast.turned,
+                above,
+                below,
+                None if image is None else image[0],
+                None if image is None else image[1] * image[2],
+            ),
+            Packed() if fast.packed is None else fast.packed.for_kernel(),
+            self._rates(n, factor),
+            contracted,
+            SPREAD=self._spread,
+            SPARSE=self.bits,
+            ROWS=64,
+            ABOVE=ABOVE,
+            BELOW=BELOW,
+            enable_fp_fusion=False,
+            num_warps=4,
+        )
+        if contracted is not None:
+            rule = synapses.scale_factor.double() * factor
+            synapses.scale.grad = (rule * contracted.sum()).to(synapses.scale.dtype)
+
+    def _apply(self, n: int, contrast: Tensor, factor: float) -> None:
+        synapses = self.network.couplings[n].synapses
+        if not isinstance(synapses, BinaryWeight):
+            synapses.set_gradient_from_contrast(contrast, factor)
+            return
+        if synapses.scale.requires_grad:
+            synapses.set_scale_gradient(contrast, factor)
+        self.flip(n, contrast, factor)
+
+
+def _contrast(
+    fast: FastConv,
+    plus: tuple[Tensor, Tensor],
+    minus: tuple[Tensor, Tensor],
+    places: Sequence[Tensor | None],
+) -> Tensor:
+    """The contrast of a convolution in what changed, too: TF32 rounds that little.
+
+    Args:
+        plus, minus: activities below and above. places: the winners' for either.
+    """
+    after, before = (
+        fast.unpool(above, None, switches, torch.float32)
+        for (_, above), switches in zip((plus, minus), places, strict=True)
+    )
+    below = torch.cat([plus[0], plus[0] - minus[0]])
+    with tensor_cores(True):
+        return fast.correlate_maps(below, torch.cat([after - before, before]))
+
+
+def _real_input(n: int, x: Tensor) -> bool:
+    """Whether coupling n reads real numbers that float16 could not hold."""
+    return n == 0 and x.is_floating_point()
+
+
+# --- counters -----------------------------------------------------------------------------------
+
+
+class Ran(NamedTuple):
+    """How many steps each phase took, int32, (batch,) or (1,)."""
+
+    free: Tensor
+    nudged: Tensor | None = None
+    opposite: Tensor | None = None
 
 
 @triton.jit
@@ -56,154 +511,13 @@ def _first_of_largest(scores, c, classes):
 
 
 @triton.jit
-def changes_kernel(
-    plus,  # (batch, units): activities of the nudged phase
-    minus,  # (batch, units): of the phase it is compared with
-    plus_stride,
-    minus_stride,
-    heads,  # f16, (2 batch, units): change, minus; the layer as the one above a coupling
-    tails,  # f16, (2 batch, units): plus, change; as the one below
-    bias_gradient,  # f32, (units,)
-    beta,  # f32, (1,)
-    batch,
-    units,
-    factor,
-    SPREAD: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """What a layer brings into the contrasts of its two couplings, and its bias's gradient."""
-    j = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    total = tl.zeros((BLOCK,), tl.float32)
-    for start in range(0, batch, ROWS):
-        r = start + tl.arange(0, ROWS)
-        inside = (r < batch)[:, None] & (j < units)[None, :]
-        a = tl.load(plus + r[:, None] * plus_stride + j[None, :], mask=inside, other=0)
-        b = tl.load(minus + r[:, None] * minus_stride + j[None, :], mask=inside, other=0)
-        a, b = a.to(tl.float32), b.to(tl.float32)
-        change = a - b
-        total += tl.sum(change, 0)
-        near = r[:, None] * units + j[None, :]
-        far = near + batch * units
-        spread = (change * SPREAD).to(tl.float16)
-        tl.store(heads + near, spread, mask=inside)
-        tl.store(heads + far, b.to(tl.float16), mask=inside)
-        tl.store(tails + near, a.to(tl.float16), mask=inside)
-        tl.store(tails + far, spread, mask=inside)
-    direction = tl.where(tl.load(beta) < 0, -1.0, 1.0)
-    tl.store(bias_gradient + j, factor * (total * direction), mask=j < units)
-
-
-@triton.jit
-def learn_kernel(
-    heads,  # f16, (rows, above)
-    tails,  # f16, (rows, below)
-    signs,  # f32, (above, below): the parameter
-    kernel,  # its copy that products read
-    turned,  # the copy's transpose
-    packed,  # int32: bits of all couplings, see `packing`
-    up_at,  # the first byte of this one's, by rows
-    up_width,
-    up_stride,
-    down_at,  # and by columns
-    down_width,
-    down_stride,
-    momentum,  # f32: m / decay
-    rates,  # f32, (3,): gamma / decay, tau / decay, contrasts above which an entry is touched
-    flips,  # int64, (1,)
-    contracted,  # f64, one a program: <signs, contrast>, if SCALE
-    beta,  # f32, (1,)
-    rows,
-    above,
-    below,
-    channels,
-    positions,
-    factor,
-    SPREAD: tl.constexpr,
-    SPARSE: tl.constexpr,
-    TURN: tl.constexpr,
-    PACKED: tl.constexpr,
-    PERMUTED: tl.constexpr,
-    SCALE: tl.constexpr,
-    ROWS: tl.constexpr,
-    ABOVE: tl.constexpr,
-    BELOW: tl.constexpr,
-):
-    """Contrast of a dense coupling and Bop, tile by tile; the contrast never leaves the chip.
-
-    An entry without gradient keeps its momentum and cannot newly exceed a threshold that only
-    grows: its memory is not touched, unless the rates ask for all.
-    """
-    tiles = tl.cdiv(below, BELOW)
-    program = tl.program_id(0)
-    i = program // tiles * ABOVE + tl.arange(0, ABOVE)
-    j = program % tiles * BELOW + tl.arange(0, BELOW)
-    total = tl.zeros((ABOVE, BELOW), tl.float32)
-    for start in range(0, rows, ROWS):
-        r = start + tl.arange(0, ROWS)
-        h = tl.load(
-            heads + r[:, None] * above + i[None, :],
-            mask=(r < rows)[:, None] & (i < above)[None, :],
-            other=0.0,
-        )
-        t = tl.load(
-            tails + r[:, None] * below + j[None, :],
-            mask=(r < rows)[:, None] & (j < below)[None, :],
-            other=0.0,
-        )
-        total = tl.dot(tl.trans(h), t, total)
-    direction = tl.where(tl.load(beta) < 0, -1.0, 1.0)
-    contrast = total * (direction / SPREAD)
-    inside = (i < above)[:, None] & (j < below)[None, :]
-    index = i[:, None] * below + j[None, :]
-    # Products read an image below channels last; the parameter numbers it channels first.
-    column = j % channels * positions + j // channels if PERMUTED else j
-    place = i[:, None] * below + column[None, :]
-    # Real activities leave hardly any synapse without a gradient.
-    touched = inside & (tl.abs(contrast) > tl.load(rates + 2)) if SPARSE else inside
-    w = tl.load(kernel + index, mask=inside if SCALE else touched, other=0).to(tl.float32)
-    m = tl.load(momentum + place, mask=touched, other=0.0)
-    gradient = factor * contrast
-    m = m + gradient * tl.load(rates)
-    # Above a threshold of at least 0, m and w agree in sign where their product is positive.
-    flip = touched & (tl.abs(m) > tl.load(rates + 1)) & ((m > 0) == (w > 0))
-    tl.store(momentum + place, m, mask=touched)
-    found = tl.sum(tl.sum(flip.to(tl.int32), 1), 0)
-    if found > 0:
-        tl.store(signs + place, -w, mask=flip)
-        tl.store(kernel + index, (-w).to(kernel.dtype.element_ty), mask=flip)
-        if TURN:
-            across = j[None, :] * above + i[:, None]
-            tl.store(turned + across, (-w).to(turned.dtype.element_ty), mask=flip)
-        if PACKED:
-            _toggle(packed, up_at + i[:, None] * up_stride, j[None, :], up_width, flip)
-            _toggle(packed, down_at + j[None, :] * down_stride, i[:, None], down_width, flip)
-        tl.atomic_add(flips, found.to(tl.int64))
-    if SCALE:
-        product = tl.where(inside, w * contrast, 0.0).to(tl.float64)
-        tl.store(contracted + program, tl.sum(tl.sum(product, 1), 0))
-
-
-@triton.jit
-def _toggle(words, row, term, width, flip):
-    """Toggle the bits of some terms of the rows that begin at these bytes."""
-    byte = row + term // (8 * width) * width + term % width
-    bit = byte % 4 * 8 + term % (8 * width) // width
-    tl.atomic_xor(words + byte // 4, tl.full(flip.shape, 1, tl.int32) << bit, mask=flip)
-
-
-@triton.jit
 def tally_kernel(
     found,  # f64, (batch, 4), from `count_kernel`
     residual,  # f32, (batch,) or (1,)
-    free_ran,  # int32, (batch,) or (1,)
-    nudged_ran,
-    opposite_ran,
+    ran,
     totals,  # f64, (7,): found, then residual, steps of the free phase, of nudged ones
     batch,
     residuals,
-    LEARNING: tl.constexpr,
-    CENTERED: tl.constexpr,
     BATCH: tl.constexpr,
 ):
     """Add a mini-batch to the totals of the epoch, always in the same order."""
@@ -214,10 +528,36 @@ def tally_kernel(
     inside = sample < residuals
     last = tl.max(tl.load(residual + sample, mask=inside, other=0.0), 0)
     tl.store(totals + 4, tl.load(totals + 4) + last)
-    steps = tl.max(tl.load(free_ran + sample, mask=inside, other=0), 0)
+    steps = tl.max(tl.load(ran.free + sample, mask=inside, other=0), 0)
     tl.store(totals + 5, tl.load(totals + 5) + steps)
-    if LEARNING:
-        steps = tl.max(tl.load(nudged_ran + sample, mask=inside, other=0), 0)
-        if CENTERED:
-            steps += tl.max(tl.load(opposite_ran + sample, mask=inside, other=0), 0)
+    if ran.nudged is not None:
+        steps = tl.max(tl.load(ran.nudged + sample, mask=inside, other=0), 0)
+        if ran.opposite is not None:
+            steps += tl.max(tl.load(ran.opposite + sample, mask=inside, other=0), 0)
         tl.store(totals + 6, tl.load(totals + 6) + steps)
+
+
+def count(network: Network, labels: Tensor, ends: Sequence[Phase], totals: Tensor) -> None:
+    """Add a mini-batch to the totals, see `tally_kernel`: read out of the first of its phases."""
+    free, batch = ends[0], len(labels)
+    top = free.state[-1]
+    found = torch.empty(batch, 4, dtype=torch.float64, device=top.device)
+    count_kernel[(batch,)](
+        top,
+        top.stride(0),
+        labels,
+        found,
+        network.classes,
+        network.per_class,
+        CLASSES=power_of_two(network.classes),
+        PER_CLASS=power_of_two(network.per_class),
+    )
+    tally_kernel[(1,)](
+        found,
+        free.residual,
+        Ran(*(end.ran for end in ends)),
+        totals,
+        batch,
+        len(free.residual),
+        BATCH=power_of_two(batch),
+    )

@@ -44,6 +44,23 @@ class Layout(NamedTuple):
         return (bits << places).sum(2, dtype=torch.uint8).view(len(signs), self.stride)
 
 
+class Packed(NamedTuple):
+    """What a kernel needs to know to flip a bit: where it is in either direction, if anywhere.
+
+    Attributes:
+        words: int32, the signs of all couplings. *_at: the first byte of this one's.
+        *_width, *_stride: see `Layout`.
+    """
+
+    words: Tensor | None = None
+    up_at: int | None = None
+    up_width: int | None = None
+    up_stride: int | None = None
+    down_at: int | None = None
+    down_width: int | None = None
+    down_stride: int | None = None
+
+
 class PackedSigns:
     """A coupling's signs for both directions: `up`, (above, ...), and `down`, (below, ...).
 
@@ -62,11 +79,10 @@ class PackedSigns:
         up, down = Layout.of(below), Layout.of(above)
         return padded(above) * up.stride + padded(below) * down.stride
 
-    def for_kernel(self) -> tuple[Tensor | int, ...]:
-        """Memory by words; first byte, width and stride for both directions."""
+    def for_kernel(self) -> Packed:
         up = self.up_at, self.up.width, self.up.stride
         down = self.down_at, self.down.width, self.down.stride
-        return self.memory.view(torch.int32), *up, *down
+        return Packed(self.memory.view(torch.int32), *up, *down)
 
     def refresh(self, kernel: Tensor) -> None:
         """Pack (above, below) signs."""

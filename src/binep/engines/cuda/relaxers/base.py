@@ -1,7 +1,6 @@
-"""What all ways of relaxing share: where a phase ends, where it begins, how it is recorded."""
+"""What all ways to relax share: what they declare, where a phase begins, where it ends."""
 
-import threading
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -12,8 +11,10 @@ from torch import Tensor
 from binep.core.couplings import Dense
 from binep.core.gradients import EquilibriumPropagation
 from binep.core.network import Network
-from binep.core.neurons import Heaviside
-from binep.engines.cuda.layout import Copies, FastConv, FastDense, Tensors
+from binep.core.plan import PhasePlan
+from binep.engines.base import Capabilities
+from binep.engines.cuda.layout import Copies, FastConv, FastDense
+from binep.engines.cuda.rules import Neuron, Target
 
 Nudge = tuple[Tensor, Tensor, Tensor]  # target, signed beta, the state a constant nudge pulls at
 
@@ -26,8 +27,7 @@ class Phase:
         state: s1..sN. activity: what they send, in the products' dtype.
         residual: f32, the last step's largest change, one for each sample or one for all.
         ran: int32, like `residual`: steps after which nothing moved any more.
-        carried: what `Events` (`Sums`), `ConvEvents` (`Kept`, `KeptSums`), `Deltas` (`Traffic`) and
-            `Moving` (`Standing`) go on with.
+        carried: what the relaxer goes on with in the next phase.
     """
 
     state: list[Tensor]
@@ -38,26 +38,27 @@ class Phase:
 
 
 @dataclass
-class Sums(Tensors):
-    """Sums over signs and bits, int32, (batch, total), kept from step to step."""
-
-    up: Tensor
-    down: Tensor
-    state: Tensor
-    bits: Tensor
-
-
-@dataclass
 class Relaxer:
-    """A network's layers in the layout of the GPU, ready to relax."""
+    """A way to relax a network's layers on the GPU.
+
+    Attributes:
+        takes: the networks that it can relax.
+        one_launch: whether a phase is one.
+        couplings: in the layout of the GPU. dtype: of what the first layers send.
+        sign: f32, (1,): the drawn sign of beta.
+    """
 
     network: Network
     learning: EquilibriumPropagation
     couplings: list[FastDense | FastConv]
-    beta: Tensor  # f32, (1,), signed
+    sign: Tensor
     dtype: torch.dtype
 
-    one_launch: ClassVar[bool] = False  # whether a phase is
+    takes: ClassVar[Capabilities] = Capabilities()
+    one_launch: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        """Prepare what a phase reads; nothing here."""
 
     @property
     def real_precision(self) -> str:
@@ -71,19 +72,32 @@ class Relaxer:
 
     @staticmethod
     def fits(network: Network) -> bool:
-        """Whether this way of relaxing can run a network."""
-        raise NotImplementedError
+        return True
+
+    def relax(
+        self, first: Tensor, phase: PhasePlan, origin: Phase | None, labels: Tensor | None
+    ) -> Phase:
+        """Run a phase of a mini-batch, driven by `first`, (batch, *layer).
+
+        Args:
+            origin: the end of the phase in which this one begins; None: the initial state.
+            labels: (batch,), of a mini-batch that is learnt; None where it is only read out.
+        """
+        if origin is not None:
+            assert labels is not None
+            direction = 1 if phase.beta * self.learning.beta > 0 else -1
+            return self.nudged(first, origin, labels, direction)
+        if labels is not None and self.learning.margin:
+            return self.held_back(first, phase.steps, labels)
+        return self.free(first, phase.steps)
 
     def free(self, first: Tensor, steps: int) -> Phase:
-        """Let a mini-batch settle, driven by `first`, (batch, *layer)."""
         raise NotImplementedError
 
     def held_back(self, first: Tensor, steps: int, labels: Tensor) -> Phase:
-        """The same with the right class held back by a margin: for networks of bits."""
         raise NotImplementedError
 
     def nudged(self, first: Tensor, free: Phase, labels: Tensor, direction: int) -> Phase:
-        """Go on from there under a nudge; `direction` multiplies beta."""
         raise NotImplementedError
 
     def switches(self, phase: Phase) -> dict[int, Tensor | None]:
@@ -96,7 +110,11 @@ class Relaxer:
 
     @property
     def device(self) -> torch.device:
-        return self.beta.device
+        return self.sign.device
+
+    @property
+    def beta(self) -> Tensor:
+        return self.sign * self.learning.beta
 
     def start(self, batch: int) -> tuple[list[Tensor], list[Tensor]]:
         """States and activities at t = 0."""
@@ -107,6 +125,22 @@ class Relaxer:
             activities.append(in_order(self.network.neuron(state).to(self.dtype)))
         return states, activities
 
+    @cached_property
+    def neuron(self) -> Neuron:
+        return Neuron.of(self.network)
+
+    def target_of(self, phase: PhasePlan, origin: Phase | None, labels: Tensor | None) -> Target:
+        """What labels do to the outputs in a phase."""
+        margin = self.learning.margin or None
+        if labels is None or (margin is None and not phase.nudged):
+            return Target()
+        target = Target(labels, self.network.per_class, margin)
+        if not phase.nudged:
+            return target
+        assert origin is not None
+        rest = origin.state[-1] if phase.constant else None
+        return target._replace(beta=phase.beta, sign=self.sign, rest=rest)
+
     def target(self, labels: Tensor) -> Tensor:
         one_hot = torch.zeros(len(labels), self.network.classes, device=self.device)
         one_hot.scatter_(1, labels[:, None], 1.0)
@@ -115,43 +149,6 @@ class Relaxer:
     def handicap(self, labels: Tensor) -> Tensor | None:
         """What the outputs have to win against while the network learns, if there is a margin."""
         return self.learning.handicap(self.target(labels))
-
-    @cached_property
-    def neuron_numbers(self) -> dict[str, float]:
-        """The window of the neuron, as the kernels want it."""
-        neuron = self.network.neuron
-        binary = isinstance(neuron, Heaviside)
-        return {
-            "threshold": neuron.threshold if binary else 0.5,
-            "sigma": neuron.sigma if binary else 0.5,
-            "slope": 1 / (2 * neuron.sigma) if binary else 1.0,
-        }
-
-
-# Recording in two threads at once would mix their launches.
-_recording = threading.Lock()
-
-
-def record(
-    function: Callable[[], None], restore: Callable[[], None] = lambda: None
-) -> torch.cuda.CUDAGraph:
-    """A graph of what a function launches, after a warm-up that compiles its kernels.
-
-    Args:
-        restore: undoes what the warm-up changed.
-    """
-    with _recording:
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(2):
-                function()
-        torch.cuda.current_stream().wait_stream(stream)
-        restore()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            function()
-    return graph
 
 
 def all_dense(network: Network) -> bool:
@@ -164,7 +161,7 @@ def per_sample(first: Tensor) -> tuple[Tensor, Tensor]:
     return residual, torch.empty_like(residual, dtype=torch.int32)
 
 
-def largest_change(after: list[Tensor], before: list[Tensor]) -> Tensor:
+def largest_change(after: Sequence[Tensor], before: Sequence[Tensor]) -> Tensor:
     """The largest change of any neuron in any sample, (1,)."""
     changes = [(a - b).abs().max() for a, b in zip(after, before, strict=True)]
     return torch.stack(changes).max().reshape(1)

@@ -9,6 +9,7 @@ at another place of its pool, changes the drives around both places. Who changed
 sample; the order is left to chance, since all sums are exact.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -17,12 +18,18 @@ import triton.language as tl
 from torch import Tensor
 
 from binep.core.couplings import ConvPool
+from binep.core.gradients import Learning
 from binep.core.network import Network
+from binep.core.neurons import Heaviside
+from binep.core.plan import PhasePlan
+from binep.core.weights import BinaryWeight
+from binep.engines.base import Capabilities
 from binep.engines.cuda.convolution import channels_last, largest_in_pool, pool_corner
 from binep.engines.cuda.layout import Copies, EventList, FastConv, FastDense, Tensors
-from binep.engines.cuda.relaxers.base import Nudge, Phase, largest_change
-from binep.engines.cuda.settling import add_tile
-from binep.engines.cuda.stepwise import BUSY_STEPS, Stepwise
+from binep.engines.cuda.relaxers.base import Phase, largest_change
+from binep.engines.cuda.relaxers.dense_events import add_tile
+from binep.engines.cuda.relaxers.stepwise import BUSY_STEPS, Stepwise
+from binep.engines.cuda.rules import Target
 
 SILENT = tl.constexpr(15)  # stands for the place of a bit that is not sent
 TILE = 512  # neurons whose sums a program brings up to date
@@ -54,41 +61,39 @@ class DenseCache(Tensors):
 Cache = ConvCache | DenseCache
 
 
+def _limits(network: Network, learning: Learning) -> Iterator[str]:
+    convolutions = [c for c in network.couplings if isinstance(c, ConvPool)]
+    if len(convolutions) < 2 or any(coupling.pool > 3 for coupling in convolutions):
+        yield "several convolutions, with pools of at most 3"
+
+
 @dataclass
 class ConvEvents(Stepwise):
     """Convolutional networks of bits: after a few busy steps, only what changes causes work."""
 
-    @staticmethod
-    def fits(network: Network) -> bool:
-        convolutions = [c for c in network.couplings if isinstance(c, ConvPool)]
-        small = all(coupling.pool <= 3 for coupling in convolutions)
-        return network.neuron.binary and len(convolutions) > 1 and small
+    takes = Capabilities(
+        weights=frozenset({BinaryWeight}), neurons=frozenset({Heaviside}), limits=_limits
+    )
 
     @staticmethod
     def copies(network: Network) -> Copies:
         return Copies(turned=True)
 
-    def free(self, first: Tensor, steps: int) -> Phase:
-        return self._start(first, steps, None)
-
-    def held_back(self, first: Tensor, steps: int, labels: Tensor) -> Phase:
-        return self._start(first, steps, self.handicap(labels))
-
-    def nudged(self, first: Tensor, free: Phase, labels: Tensor, direction: int) -> Phase:
-        caches = [each.clone() for each in free.carried]
-        nudge = (self.target(labels), self.beta * direction, free.state[-1])
-        steps, handicap = self.learning.nudged_steps, self.handicap(labels)
-        return self._go_on(first, free.state, free.activity, caches, steps, nudge, handicap)
-
-    def _start(self, first: Tensor, steps: int, handicap: Tensor | None) -> Phase:
+    def relax(
+        self, first: Tensor, phase: PhasePlan, origin: Phase | None, labels: Tensor | None
+    ) -> Phase:
+        target = self.target_of(phase, origin, labels)
+        if origin is not None:
+            caches = [each.clone() for each in origin.carried]
+            return self._go_on(first, origin.state, origin.activity, caches, phase.steps, target)
         state, activity = self.start(len(first))
-        busy = min(BUSY_STEPS, steps - 1)
+        busy = min(BUSY_STEPS, phase.steps - 1)
         for _ in range(busy):
-            state, activity = self.step(first, state, activity, handicap=handicap)
+            state, activity = self.step(first, state, activity, target)
         caches = [self._add_up(n, activity) for n in range(1, len(self.couplings))]
-        phase = self._go_on(first, state, activity, caches, steps - busy, None, handicap)
-        phase.ran += busy
-        return phase
+        end = self._go_on(first, state, activity, caches, phase.steps - busy, target)
+        end.ran += busy
+        return end
 
     def _add_up(self, n: int, activity: list[Tensor]) -> Cache:
         """Sums of coupling n from scratch; drives are still 0, as if nothing had been sent yet."""
@@ -109,12 +114,11 @@ class ConvEvents(Stepwise):
         activity: list[Tensor],
         caches: list[Cache],
         steps: int,
-        nudge: Nudge | None,
-        handicap: Tensor | None,
+        target: Target,
     ) -> Phase:
         """All layers move at once; then all sums follow the bits that flipped."""
         before, flips, moves = state, *([EventList.of(s) for s in state] for _ in range(2))
-        nudges = [*[None] * len(caches), nudge]
+        targets = [*[Target()] * len(caches), target]
         pairs = list(zip(self.couplings[1:], caches, strict=True))
         for _ in range(steps):
             before, ups, downs = state, [first], []
@@ -127,8 +131,8 @@ class ConvEvents(Stepwise):
                     ups.append(cache.up)
                     downs.append(cache.down)
             moved = [
-                self._advance(n, up, down, state[n], nudges[n], flips[n])
-                for n, (up, down) in enumerate(zip(ups, [*downs, handicap], strict=True))
+                self._advance(n, up, down, state[n], targets[n], flips[n])
+                for n, (up, down) in enumerate(zip(ups, [*downs, None], strict=True))
             ]
             state, activity = [s for s, _ in moved], [a for _, a in moved]
             for n, (fast, cache) in enumerate(pairs):

@@ -1,0 +1,333 @@
+# pyright: reportPossiblyUnboundVariable=false, reportGeneralTypeIssues=false
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
+# pyright: reportOperatorIssue=false, reportCallIssue=false, reportIndexIssue=false
+"""Relaxing dense networks of bits at the cost of the neurons that flip.
+
+Samples do not know of each other, so one program takes one sample through a whole phase, after a
+few busy steps by matrix products. Sums are kept, and a neuron that flips adds or takes away its
+column of weights. What a flip costs is one row of memory; what a quiet step costs is one pass over
+the states. A program stops as soon as a step changes no state at all: every later step would change
+nothing either. The order of events is left to chance: their sums are integers.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from binep.core.couplings import Dense
+from binep.core.gradients import Learning
+from binep.core.network import Network
+from binep.core.neurons import Heaviside
+from binep.core.plan import PhasePlan
+from binep.core.weights import BinaryWeight
+from binep.engines.base import Capabilities
+from binep.engines.cuda.layout import Copies
+from binep.engines.cuda.relaxers.base import Phase, per_sample, power_of_two
+from binep.engines.cuda.relaxers.stepwise import BUSY_STEPS, Stepwise
+from binep.engines.cuda.rules import Target, handicap, pull, step
+
+WIDE = 1024  # from here on a flip's row of weights costs more than a share of a matrix product
+NARROW = 256  # neurons that are passed over in one small block
+
+
+class Layer(NamedTuple):
+    """A layer of a mini-batch, (batch, SIZE), and the coupling below it.
+
+    Attributes:
+        up, down: int32, sums from below and from above; changed, like state and bits.
+        events: int32, scratch: neurons that flipped; -1 - i if to 0.
+        gain, bias: f32. kernel, turned: its signs, (SIZE, size below) and the other way round.
+    """
+
+    up: Tensor | None
+    down: Tensor | None
+    state: Tensor
+    bits: Tensor
+    events: Tensor
+    gain: Tensor | None
+    bias: Tensor | None
+    kernel: Tensor | None
+    turned: Tensor | None
+    SIZE: Any
+    BLOCK: Any
+
+
+@triton.jit
+def events_kernel(
+    first,  # f32, (batch, size of layer 0): its constant drive
+    layers,
+    counts,  # int32, (batch, 2, LAYERS), zero: how many flipped, for odd and even steps
+    target,
+    neuron,
+    residual,  # f32, (batch,)
+    ran,  # int32, (batch,)
+    steps,
+    LAYERS: tl.constexpr,
+    PACKED: tl.constexpr,  # whether signs are of one byte each
+):
+    """A phase of a sample."""
+    sample = tl.program_id(0).to(tl.int64)
+    change = 1.0
+    t = 0
+    while (t < steps) & (change > 0.0):
+        now = counts + (sample * 2 + t % 2) * LAYERS
+        later = counts + (sample * 2 + (t + 1) % 2) * LAYERS
+        change = 0.0
+        for n in tl.static_range(LAYERS):
+            tl.store(later + n, 0)
+            down_gain = tl.load(layers[n + 1].gain) if n + 1 < LAYERS else 0.0
+            change = tl.maximum(change, _pass_layer(
+                first, layers[n], down_gain, now + n, target, neuron, sample, n + 1 == LAYERS
+            ))  # fmt: skip
+        t += 1
+        tl.debug_barrier()
+        for n in tl.static_range(LAYERS):
+            count = tl.load(now + n)
+            if count > 0:
+                events = layers[n].events + sample * layers[n].SIZE
+                if n + 1 < LAYERS:
+                    sums = layers[n + 1].up + sample * layers[n + 1].SIZE
+                    turned = layers[n + 1].turned
+                    _add_rows(sums, turned, events, count, layers[n + 1].SIZE, PACKED)
+                if n > 0:
+                    sums = layers[n - 1].down + sample * layers[n - 1].SIZE
+                    _add_rows(sums, layers[n].kernel, events, count, layers[n - 1].SIZE, PACKED)
+        tl.debug_barrier()
+    tl.store(residual + sample, change)
+    tl.store(ran + sample, t)
+
+
+@triton.jit
+def _pass_layer(first, layer, down_gain, count, target, neuron, sample, TOP: tl.constexpr):
+    """One step of one layer of one sample; lists who flipped, and returns the largest change."""
+    BLOCK: tl.constexpr = layer.BLOCK
+    row = sample * layer.SIZE
+    largest = tl.zeros((BLOCK,), tl.float32)
+    label = 0
+    if TOP and target.labels is not None:
+        label = tl.load(target.labels + sample)
+    for start in range(0, layer.SIZE, BLOCK):
+        i = start + tl.arange(0, BLOCK)
+        inside = i < layer.SIZE
+        if layer.up is None:
+            drive = tl.load(first + row + i, mask=inside, other=0.0)
+        else:
+            sums = tl.load(layer.up + row + i, mask=inside, other=0).to(tl.float32)
+            drive = tl.load(layer.gain) * sums
+            if layer.bias is not None:
+                drive = drive + tl.load(layer.bias + i, mask=inside, other=0.0)
+        if layer.down is not None:
+            sums = tl.load(layer.down + row + i, mask=inside, other=0).to(tl.float32)
+            drive = drive + down_gain * sums
+        s = tl.load(layer.state + row + i, mask=inside, other=0.0)
+        force = None
+        if TOP and target.margin is not None:
+            drive = drive + handicap(target, label, i)
+        if TOP and target.beta is not None:
+            force = pull(target, label, i, s, row + i, inside)
+        new = step(s, drive, force, neuron)
+        tl.store(layer.state + row + i, new, mask=inside)
+        largest = tl.maximum(largest, tl.where(inside, tl.abs(new - s), 0.0))
+        # A bit follows its state: what it was need not be read.
+        fires = new >= neuron.threshold
+        flipped = inside & (fires != (s >= neuron.threshold))
+        place = tl.atomic_add(
+            count + tl.zeros_like(i), tl.full((BLOCK,), 1, tl.int32), mask=flipped, sem="relaxed",
+            scope="cta",
+        )  # fmt: skip
+        tl.store(layer.events + row + place, tl.where(fires, i, -1 - i), mask=flipped)
+        tl.store(layer.bits + row + i, fires.to(layer.bits.dtype.element_ty), mask=flipped)
+    return tl.max(largest, 0)
+
+
+@triton.jit
+def _add_rows(sums, weights, events, count, WIDTH: tl.constexpr, PACKED: tl.constexpr):
+    """Add (or take away) a row of weights for each event; wide rows and narrow ones."""
+    if WIDTH <= 128:
+        _add_tiles(sums, weights, WIDTH, events, count, 64, 128)
+    elif PACKED:
+        _add_words(sums, weights, WIDTH, events, count, 16, 1024)
+    else:
+        _add_tiles(sums, weights, WIDTH, events, count, 8, 4096)
+
+
+@triton.jit
+def _add_tiles(sums, weights, width, events, count, GROUP: tl.constexpr, TILE: tl.constexpr):
+    for start in range(0, width, TILE):
+        add_tile(sums, weights, width, events, count, start, GROUP, TILE)
+
+
+@triton.jit
+def add_tile(sums, weights, width, events, count, start, GROUP: tl.constexpr, TILE: tl.constexpr):
+    """Add (or take away) a part of a row of weights for each event."""
+    j = start + tl.arange(0, TILE)
+    total = tl.zeros((TILE,), tl.int32)
+    for e in range(0, count, GROUP):
+        sign, source, known = _group(events, e, count, GROUP)
+        w = tl.load(
+            weights + source[:, None] * width + j[None, :],
+            mask=known[:, None] & (j < width)[None, :],
+            other=0,
+        )
+        total += tl.sum(w.to(tl.int32) * sign[:, None], 0)
+    before = tl.load(sums + j, mask=j < width, other=0)
+    tl.store(sums + j, before + total, mask=j < width)
+
+
+@triton.jit
+def _add_words(sums, weights, width, events, count, GROUP: tl.constexpr, TILE: tl.constexpr):
+    """The same for signs of one byte, four to a word.
+
+    Of +1 = 0x01 and -1 = 0xFF the bit 0x02 says which, so `w = 1 - (byte & 2)`. The masked words
+    are added up whole: in a group of 16 events no byte's sum leaves -128..127.
+    """
+    words = weights.to(tl.pointer_type(tl.int32))
+    for start in range(0, width // 4, TILE):
+        j = start + tl.arange(0, TILE)
+        inside = j < width // 4
+        # Sums of the neurons 4 j, ... 4 j + 3.
+        a = tl.zeros((TILE,), tl.int32)
+        b = tl.zeros((TILE,), tl.int32)
+        c = tl.zeros((TILE,), tl.int32)
+        d = tl.zeros((TILE,), tl.int32)
+        balance = 0
+        for e in range(0, count, GROUP):
+            sign, source, known = _group(events, e, count, GROUP)
+            balance += tl.sum(sign, 0)
+            w = tl.load(
+                words + source[:, None] * (width // 4) + j[None, :],
+                mask=known[:, None] & inside[None, :],
+                other=0,
+            )
+            four = tl.sum((w & 0x02020202) * sign[:, None], 0)
+            low = (four << 24) >> 24
+            a -= low
+            four = (four - low) >> 8
+            low = (four << 24) >> 24
+            b -= low
+            four = (four - low) >> 8
+            low = (four << 24) >> 24
+            c -= low
+            d -= (four - low) >> 8
+        place = sums + 4 * j
+        tl.store(place, tl.load(place, mask=inside, other=0) + a + balance, mask=inside)
+        tl.store(place + 1, tl.load(place + 1, mask=inside, other=0) + b + balance, mask=inside)
+        tl.store(place + 2, tl.load(place + 2, mask=inside, other=0) + c + balance, mask=inside)
+        tl.store(place + 3, tl.load(place + 3, mask=inside, other=0) + d + balance, mask=inside)
+
+
+@triton.jit
+def _group(events, e, end, GROUP: tl.constexpr):
+    """Some events: +1 or -1 (0 past the end), the neurons that flipped, whether they are known."""
+    k = e + tl.arange(0, GROUP)
+    event = tl.load(events + k, mask=k < end, other=0)
+    sign = tl.where(k < end, tl.where(event < 0, -1, 1), 0)
+    return sign, tl.where(event < 0, -1 - event, event).to(tl.int64), k < end
+
+
+def _limits(network: Network, learning: Learning) -> Iterator[str]:
+    if len(network.couplings) < 2:
+        yield "a hidden layer"
+
+
+class Sums(NamedTuple):
+    """What is kept from step to step, layer by layer; see `Layer`."""
+
+    up: list[Tensor | None]
+    down: list[Tensor | None]
+
+
+class DenseEvents(Stepwise):
+    """Dense networks of bits."""
+
+    one_launch = True
+    takes = Capabilities(
+        couplings=frozenset({Dense}),
+        weights=frozenset({BinaryWeight}),
+        neurons=frozenset({Heaviside}),
+        limits=_limits,
+    )
+
+    @staticmethod
+    def copies(network: Network) -> Copies:
+        # int8 halves the traffic of wide layers, but its products want multiples of 8.
+        sizes = [size for shape in network.layer_shapes for size in shape]
+        dtype = torch.int8 if all(size % 8 == 0 for size in sizes) else torch.float16
+        return Copies(dtype, dtype, turned=True)
+
+    def relax(
+        self, first: Tensor, phase: PhasePlan, origin: Phase | None, labels: Tensor | None
+    ) -> Phase:
+        target = self.target_of(phase, origin, labels)
+        if origin is not None:
+            lists = (origin.state, origin.activity, *origin.carried)
+            state, bits, *sums = ([_copy(each) for each in tensors] for tensors in lists)
+            return self._run(first, state, bits, Sums(*sums), phase.steps, target)
+        sizes = [shape[0] for shape in self.network.layer_shapes]
+        busy = min(BUSY_STEPS if min(sizes) >= WIDE else 2, phase.steps - 1)
+        state, bits = self.start(len(first))
+        for _ in range(busy):
+            state, bits = self.step(first, state, bits, target)
+        sums = Sums([None], [])
+        for n, fast in enumerate(self.couplings[1:]):
+            sums.up.append(fast.up(bits[n])[0].to(torch.int32))
+            sums.down.append(fast.down(bits[n + 1], None).to(torch.int32))
+        sums.down.append(None)
+        phase_end = self._run(first, state, bits, sums, phase.steps - busy, target)
+        phase_end.ran += busy
+        return phase_end
+
+    def _run(
+        self,
+        first: Tensor,
+        state: list[Tensor],
+        bits: list[Tensor],
+        sums: Sums,
+        steps: int,
+        target: Target,
+    ) -> Phase:
+        """Steps from some sums; all is changed in place."""
+        residual, ran = per_sample(first)
+        count = len(state)
+        layers = tuple(
+            self._layer(n, *tensors)
+            for n, tensors in enumerate(zip(*sums, state, bits, strict=True))
+        )
+        events_kernel[(len(first),)](
+            first,
+            layers,
+            torch.zeros(len(first), 2, count, dtype=torch.int32, device=self.device),
+            target,
+            self.neuron,
+            residual,
+            ran,
+            steps,
+            LAYERS=count,
+            PACKED=self.dtype == torch.int8,
+            num_warps=16,
+            enable_fp_fusion=False,
+        )
+        return Phase(state, bits, residual, ran, sums)
+
+    def _layer(
+        self, n: int, up: Tensor | None, down: Tensor | None, state: Tensor, bits: Tensor
+    ) -> Layer:
+        fast, size = self.couplings[n], state.shape[1]
+        widest = max(shape[0] for shape in self.network.layer_shapes)
+        block = NARROW if size <= NARROW else min(4096, power_of_two(widest))
+        gain = bias = kernel = turned = None
+        if n > 0:
+            gain, kernel, turned = fast.coupling.synapses.gain.detach(), fast.kernel, fast.turned
+            bias = fast.coupling.bias
+            bias = None if bias is None else bias.detach()
+        events = torch.empty_like(state, dtype=torch.int32)
+        flags = tl.constexpr(size), tl.constexpr(block)
+        return Layer(up, down, state, bits, events, gain, bias, kernel, turned, *flags)
+
+
+def _copy(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else tensor.clone()
