@@ -20,8 +20,8 @@ from binep.engines.cuda import by_moving
 from binep.engines.cuda.by_moving import EIGHT, HALF, Convolutions, Moving, Precision, Ways
 from binep.engines.cuda.couplings import Tile
 from binep.engines.cuda.engine import CudaEngine
+from binep.engines.cuda.graph import record
 from binep.engines.cuda.moving import convolve_kernel
-from binep.engines.cuda.relaxers.base import record
 from binep.training import recipe as recipes
 
 GPU = torch.device("cuda")

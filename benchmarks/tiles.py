@@ -18,7 +18,7 @@ import torch
 
 from binep.core.couplings import ConvPool
 from binep.engines.cuda.convolution import Tile, channels_last, convolve, fitting_tile
-from binep.engines.cuda.relaxers.base import record
+from binep.engines.cuda.graph import record
 from binep.training import recipe as recipes
 
 SHARED = 200_000  # bytes of a multiprocessor's memory that tiles may fill

@@ -19,7 +19,9 @@ class Replayable(Protocol):
 _recording = threading.Lock()
 
 
-def record(function: Callable[[], None], restore: Callable[[], None]) -> torch.cuda.CUDAGraph:
+def record(
+    function: Callable[[], None], restore: Callable[[], None] = lambda: None
+) -> torch.cuda.CUDAGraph:
     """A graph of what a function launches, after a warm-up that compiles its kernels.
 
     Args:
