@@ -14,7 +14,6 @@ from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 
 from binep import Bop, Dense, HardSigmoid, Heaviside, Network
@@ -62,6 +61,9 @@ class Reference:
 
 class Numpy:
     """binep/deploy/rules.py"""
+
+    def runs(self, neuron: Neuron, dynamics: Dynamics) -> bool:
+        return True
 
     def send(self, neuron: Neuron, s: Array) -> Array:
         if isinstance(neuron, Heaviside):
@@ -142,6 +144,9 @@ def compiler() -> str | None:
 
 class C:
     """binep/deploy/c/rules.h, with the constants that an export of such a network has."""
+
+    def runs(self, neuron: Neuron, dynamics: Dynamics) -> bool:
+        return True
 
     def send(self, neuron: Neuron, s: Array) -> Array:
         return _call(_compiled(neuron, Prototypical(True)).send, np.empty_like(s), len(s), s)
@@ -235,51 +240,112 @@ def _build(learning: FixedRule | None = None, **system: Any) -> ctypes.CDLL:
     return library
 
 
+# --- engines ------------------------------------------------------------------------------------
+
+
+@cache
+def _compiled_by_numba(rule: str) -> Any:
+    import numba
+
+    from binep.engines.numba import rules
+
+    return numba.vectorize(getattr(rules, rule))
+
+
 class Numba:
-    """binep/engines/numba/rules.py, compiled."""
+    """binep/engines/numba/rules.py"""
 
-    def __init__(self) -> None:
-        import numba
-
-        from binep.engines.numba import rules as in_numba
-
-        self.each: Any = cache(lambda name: numba.vectorize(getattr(in_numba, name)))
+    def runs(self, neuron: Neuron, dynamics: Dynamics) -> bool:
+        return isinstance(neuron, Heaviside) == isinstance(dynamics, EnergyBased)
 
     def send(self, neuron: Neuron, s: Array) -> Array:
         if isinstance(neuron, Heaviside):
-            return self.each("fires")(s, np.float32(neuron.threshold)).astype(np.float32)
-        return self.each("sent")(s, False)
+            return _compiled_by_numba("fires")(s, np.float32(neuron.threshold)).astype(np.float32)
+        return _compiled_by_numba("sent")(s, False)
 
     def step(
         self, neuron: Neuron, dynamics: Dynamics, s: Array, drive: Array, pull: Array | None
     ) -> Array:
         if isinstance(dynamics, Prototypical):
             if pull is None:
-                return self.each("clamp")(drive)
-            return self.each("step_prototypical")(drive, pull, dynamics.clamp_nudged)
-        if not isinstance(neuron, Heaviside) or not isinstance(dynamics, EnergyBased):
-            pytest.skip("no engine in Numba runs energy-based dynamics of real activations")
+                return _compiled_by_numba("clamp")(drive)
+            return _compiled_by_numba("step_prototypical")(drive, pull, dynamics.clamp_nudged)
+        assert isinstance(dynamics, EnergyBased) and isinstance(neuron, Heaviside)
         window = neuron.threshold, neuron.sigma, 1 / (2 * neuron.sigma)
-        force = self.each("slope")(s, *(np.float32(x) for x in window)) * drive
+        force = _compiled_by_numba("slope")(s, *map(np.float32, window)) * drive
         force = force if pull is None else force + pull
-        keep, take = np.float32(1 - dynamics.dt), np.float32(dynamics.dt)
-        return self.each("step_energy")(s, force, keep, take)
+        motion = np.float32(1 - dynamics.dt), np.float32(dynamics.dt)
+        return _compiled_by_numba("step_energy")(s, force, *motion)
 
     def nudge(self, beta: float, target: Array, s: Array) -> Array:
-        return self.each("nudge")(s, target, np.float32(beta))
+        return _compiled_by_numba("nudge")(s, target, np.float32(beta))
 
     def flip(self, w: Array, m: Array, tau: float) -> Array:
-        return self.each("flip")(w, m, np.float32(tau))
+        return _compiled_by_numba("flip")(w, m, np.float32(tau))
 
     def winner(self, pools: Array) -> Array:
-        best, where = pools[:, 0], np.zeros(len(pools), np.int64)
-        for k in range(1, 4):
-            more = self.each("wins")(pools[:, k], best)
-            best, where = np.where(more, pools[:, k], best), np.where(more, k, where)
+        best, where = pools[:, 0].copy(), np.zeros(len(pools), np.int64)
+        for j in range(1, pools.shape[1]):
+            won = _compiled_by_numba("wins")(pools[:, j], best)
+            best[won], where[won] = pools[won, j], j
         return where
 
 
+class Triton:
+    """binep/engines/cuda/rules.py, on the GPU or in Triton's interpreter."""
+
+    def runs(self, neuron: Neuron, dynamics: Dynamics) -> bool:
+        return not isinstance(dynamics, EnergyBased) or dynamics.dt == 0.5
+
+    def send(self, neuron: Neuron, s: Array) -> Array:
+        return self._launch("send", s, neuron=self._neuron(neuron, Prototypical(True)))
+
+    def step(
+        self, neuron: Neuron, dynamics: Dynamics, s: Array, drive: Array, pull: Array | None
+    ) -> Array:
+        return self._launch("step", s, drive, pull, neuron=self._neuron(neuron, dynamics))
+
+    def nudge(self, beta: float, target: Array, s: Array) -> Array:
+        return self._launch("nudge", s, target, beta)
+
+    def flip(self, w: Array, m: Array, tau: float) -> Array:
+        return self._launch("flip", w, m, tau) > 0
+
+    def _neuron(self, neuron: Neuron, dynamics: Dynamics) -> Any:
+        from binep.engines.cuda.rules import Neuron as Fields
+
+        network = Network((1,), [Dense(1, 1)], neuron, "energy", classes=1)
+        network.dynamics = dynamics
+        return Fields.of(network)
+
+    def _launch(self, name: str, *values: Any, **options: Any) -> Array:
+        """Run a kernel on arrays and numbers, of which the first is an array."""
+        import triton
+        import triton_kernels
+
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        given = [
+            torch.from_numpy(each).to(device) if isinstance(each, np.ndarray) else each
+            for each in values
+        ]
+        out, n = torch.empty_like(given[0]), len(values[0])
+        options |= {"BLOCK": triton.next_power_of_2(n), "enable_fp_fusion": False}
+        getattr(triton_kernels, name)[(1,)](*given, out, n, **options)
+        return out.cpu().numpy()
+
+
 REFERENCE = Reference()
-LANGUAGES: dict[str, Any] = {"numpy": Numpy(), "C": C()}
-if find_spec("numba") is not None:
-    LANGUAGES["Numba"] = Numba()
+LANGUAGES: dict[str, Any] = {
+    "numpy": Numpy(),
+    "C": C(),
+    "Numba": Numba(),
+    "Triton": Triton(),
+}
+
+
+def missing(language: str) -> str | None:
+    """What keeps a language from being tried here."""
+    if language == "C":
+        return None if compiler() else "no C compiler: neither gcc nor cc found"
+    module = language.lower()
+    return None if find_spec(module) else f"{module} is not installed"

@@ -4,26 +4,34 @@ from itertools import product
 
 import numpy as np
 import pytest
-from languages import LANGUAGES, REFERENCE, STATE_BITS, compiler
+from languages import LANGUAGES, REFERENCE, STATE_BITS, missing
 
 from binep import HardSigmoid, Heaviside
 from binep.core.dynamics import EnergyBased, Prototypical
 
 NEURONS = [HardSigmoid(), Heaviside(), Heaviside(0.5, 0.25), Heaviside(0.4, 0.3)]
-HALF = EnergyBased(0.5)
 SYSTEMS = [
     (HardSigmoid(), Prototypical(True)),
     (HardSigmoid(), Prototypical(False)),
-    *((neuron, HALF) for neuron in NEURONS),
+    *((neuron, EnergyBased(0.5)) for neuron in NEURONS),
+    (Heaviside(0.4, 0.3), EnergyBased(0.3)),
 ]
-FREE, NUDGED = "free", "nudged"
 
 
-def who(rule: str, *, skip: tuple[str, ...] = ()) -> list:
-    """Languages that have a rule."""
-    mark = pytest.mark.skipif(compiler() is None, reason="no C compiler: neither gcc nor cc found")
-    names = [name for name in LANGUAGES if hasattr(LANGUAGES[name], rule) and name not in skip]
-    return [pytest.param(LANGUAGES[n], id=n, marks=mark if n == "C" else ()) for n in names]
+def who(rule: str, *, nudged: bool = False) -> list:
+    """The languages that have a rule; with the systems that they run, of a step."""
+    found = []
+    for name, rules in LANGUAGES.items():
+        reason = missing(name)
+        marks = pytest.mark.skipif(reason is not None, reason=str(reason))
+        if rule == "step" and (hasattr(rules, "nudge") or not nudged):
+            for system in SYSTEMS:
+                if rules.runs(*system):
+                    ident = f"{name}, {system[0]}, {system[1]}"
+                    found.append(pytest.param(rules, *system, id=ident, marks=marks))
+        elif rule != "step" and hasattr(rules, rule):
+            found.append(pytest.param(rules, id=name, marks=marks))
+    return found
 
 
 def around(*values: float) -> np.ndarray:
@@ -58,27 +66,15 @@ def test_what_a_neuron_sends(rules, neuron):
     np.testing.assert_array_equal(found, REFERENCE.send(neuron, s))
 
 
-@pytest.mark.parametrize("system", SYSTEMS, ids=repr)
-@pytest.mark.parametrize("rules", who("step"))
-def test_a_free_step(rules, system):
-    neuron, dynamics = system
+@pytest.mark.parametrize(("rules", "neuron", "dynamics"), who("step"))
+def test_a_free_step(rules, neuron, dynamics):
     s, drive = every(states(neuron), DRIVES)
     expected = REFERENCE.step(neuron, dynamics, s, drive, None)
     np.testing.assert_array_equal(rules.step(neuron, dynamics, s, drive, None), expected)
 
 
-@pytest.mark.parametrize("rules", who("step", skip=("Triton",)))
-def test_a_step_of_another_length(rules):
-    neuron, dynamics = Heaviside(0.4, 0.3), EnergyBased(0.3)
-    s, drive = every(states(neuron), DRIVES)
-    expected = REFERENCE.step(neuron, dynamics, s, drive, None)
-    np.testing.assert_array_equal(rules.step(neuron, dynamics, s, drive, None), expected)
-
-
-@pytest.mark.parametrize("system", SYSTEMS, ids=repr)
-@pytest.mark.parametrize("rules", who("nudge"))
-def test_a_nudged_step(rules, system):
-    neuron, dynamics = system
+@pytest.mark.parametrize(("rules", "neuron", "dynamics"), who("step", nudged=True))
+def test_a_nudged_step(rules, neuron, dynamics):
     s, drive, pull = every(states(neuron), DRIVES, PULLS)
     expected = REFERENCE.step(neuron, dynamics, s, drive, pull)
     np.testing.assert_array_equal(rules.step(neuron, dynamics, s, drive, pull), expected)
@@ -121,7 +117,7 @@ def test_a_step_in_integers_is_torchs_rounded_down(rules):
     pull = np.array([-3 * ONE, -1, 0, 1, ONE, 3 * ONE])
     s, drive, pull = every(np.arange(ONE + 1), below.reshape(-1), pull)
     floor = drive >> (40 - STATE_BITS)
-    exact = REFERENCE.step(Heaviside(), HALF, s / ONE, floor / ONE, pull / ONE)
+    exact = REFERENCE.step(Heaviside(), EnergyBased(0.5), s / ONE, floor / ONE, pull / ONE)
     np.testing.assert_array_equal(rules.whole_step(s, drive, pull), np.floor(exact * ONE))
 
 
