@@ -1,5 +1,7 @@
 """Graphs of the engine on a GPU, with a stand-in that records nothing and runs all again."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -31,7 +33,7 @@ class Again:
             group["lr"] = rate
 
 
-def trained(engine_of, *, bits: bool):
+def trained(engine_of, *, bits: bool) -> tuple[Network, Any]:
     """A small network on its engine; its CUDA graphs are stand-ins."""
     torch.manual_seed(7)
     chain = [Dense(9, 8, learn_scale=True), Dense(8, 4, learn_scale=True)]

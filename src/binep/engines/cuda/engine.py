@@ -1,4 +1,3 @@
-# pyright: reportCallIssue=false, reportArgumentType=false
 """A mini-batch on a GPU, as one CUDA graph: nothing is launched or read back one by one.
 
 A relaxation is hundreds of small steps, so that eager torch spends its time launching kernels. Here

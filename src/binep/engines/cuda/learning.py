@@ -1,6 +1,3 @@
-# pyright: reportPossiblyUnboundVariable=false, reportGeneralTypeIssues=false
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportOperatorIssue=false, reportCallIssue=false, reportIndexIssue=false
 """What follows the phases: contrasts, Bop, gradients and SGD of everything else, counters.
 
 The contrast of a dense coupling is written in what changed between two phases,

@@ -1,6 +1,3 @@
-# pyright: reportPossiblyUnboundVariable=false, reportGeneralTypeIssues=false
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportOperatorIssue=false, reportCallIssue=false, reportIndexIssue=false
 """The rules of the system in Triton, each written once: all kernels of this engine call them.
 
 They keep the reference's order of arithmetic: launch what calls them with `enable_fp_fusion=False`,

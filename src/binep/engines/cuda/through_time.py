@@ -1,6 +1,3 @@
-# pyright: reportPossiblyUnboundVariable=false, reportGeneralTypeIssues=false
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportOperatorIssue=false, reportCallIssue=false, reportIndexIssue=false
 """Backpropagation through time on a GPU: a free phase, its last steps and the way back, one graph.
 
 In prototypical dynamics the adjoint of a step is a step, too: errors `e = dL/d drive` travel

@@ -43,7 +43,7 @@ class Relaxer:
 
     Attributes:
         takes: the networks that it can relax.
-        one_launch: whether a phase is one.
+        one_launch: whether a phase is one. real_precision: in what real activities are sent.
         couplings: in the layout of the GPU. dtype: of what the first layers send.
         sign: f32, (1,): the drawn sign of beta.
     """
@@ -56,14 +56,10 @@ class Relaxer:
 
     takes: ClassVar[Capabilities] = Capabilities()
     one_launch: ClassVar[bool] = False
+    real_precision = "float16"
 
     def __post_init__(self) -> None:
         """Prepare what a phase reads; nothing here."""
-
-    @property
-    def real_precision(self) -> str:
-        """In what real activities are sent."""
-        return "float16"
 
     @staticmethod
     def copies(network: Network) -> Copies:

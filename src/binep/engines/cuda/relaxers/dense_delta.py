@@ -1,6 +1,3 @@
-# pyright: reportPossiblyUnboundVariable=false, reportGeneralTypeIssues=false
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportOperatorIssue=false, reportCallIssue=false, reportIndexIssue=false
 """Relaxing dense networks of real activations by differences in eight bits, until nothing changes.
 
 A neuron's activity is sent as an integer `sent`, a multiple of a unit; each step sends `delta`,
@@ -358,9 +355,9 @@ class DenseDelta(Relaxer):
         if origin is None:
             now = self._begin(batch)
         else:
-            now = Traffic(*(each.clone() for each in origin.carried))
-        if target.rest is not None:
-            target = target._replace(rest=origin.carried.state)
+            rest: Traffic = origin.carried
+            now = Traffic(*(each.clone() for each in rest))
+            target = target._replace(rest=rest.state if phase.constant else None)
         # Rows of four, since kernels want addresses that are multiples of 16. A nudged output also
         # moves by itself: that nothing is sent does not mean that nothing will be.
         moving = torch.zeros(phase.steps + 1, 4, dtype=integer, device=self.device)

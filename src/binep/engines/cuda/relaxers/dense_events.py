@@ -1,6 +1,3 @@
-# pyright: reportPossiblyUnboundVariable=false, reportGeneralTypeIssues=false
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportOperatorIssue=false, reportCallIssue=false, reportIndexIssue=false
 """Relaxing dense networks of bits at the cost of the neurons that flip.
 
 Samples do not know of each other, so one program takes one sample through a whole phase, after a

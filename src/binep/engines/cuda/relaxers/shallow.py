@@ -1,6 +1,3 @@
-# pyright: reportPossiblyUnboundVariable=false, reportGeneralTypeIssues=false
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportOperatorIssue=false, reportCallIssue=false, reportIndexIssue=false
 """Relaxing one hidden layer and a few outputs in registers: real activations, a phase is a launch.
 
 Samples do not know of each other, so one program takes one sample through a whole phase. It stops

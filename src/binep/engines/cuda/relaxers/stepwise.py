@@ -1,6 +1,3 @@
-# pyright: reportPossiblyUnboundVariable=false, reportGeneralTypeIssues=false
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportOperatorIssue=false, reportCallIssue=false, reportIndexIssue=false
 """Relaxing any network step by step: matrix products, and one kernel a layer between them.
 
 Kernels are element-wise over arrays whose last axis is the channel (dense layers: the neuron), so
