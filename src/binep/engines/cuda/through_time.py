@@ -112,43 +112,32 @@ def move_kernel(
 # --- products in float32, or TF32 where the caller allows it ------------------------------------
 
 
-class DenseProducts:
-    """Sums of a dense coupling for one mini-batch, its columns in the order of memory."""
+class Products:
+    """Sums of a coupling for one mini-batch; columns and channels in the order of memory."""
 
-    def __init__(self, fast: FastDense) -> None:
+    def __init__(self, fast: FastDense | FastConv) -> None:
         self.fast, self.gain = fast, fast.coupling.synapses.gain.detach()
 
     @cached_property
     def kernel(self) -> Tensor:
-        return self.fast.in_memory_order()
+        if isinstance(self.fast, FastDense):
+            return self.fast.in_memory_order()
+        return in_order(self.fast.coupling.synapses.kernel.detach())
 
     def up(self, below: Tensor) -> Tensor:
-        return flat(below) @ self.kernel.T
+        """Sums, before pooling."""
+        if isinstance(self.fast, FastDense):
+            return flat(below) @ self.kernel.T
+        return in_order(F.conv2d(below, self.kernel, padding=self.fast.coupling.padding))
 
-    def down(self, above: Tensor, switches: Tensor | None) -> Tensor:
-        """Unscaled sums."""
-        return above @ self.kernel
-
-
-class ConvProducts:
-    """Sums of a convolution for one mini-batch, channels last."""
-
-    def __init__(self, fast: FastConv) -> None:
-        self.fast, self.coupling = fast, fast.coupling
-        self.gain = self.coupling.synapses.gain.detach()
-
-    @cached_property
-    def kernel(self) -> Tensor:
-        return in_order(self.coupling.synapses.kernel.detach())
-
-    def up(self, below: Tensor) -> Tensor:
-        """Sums before pooling."""
-        return in_order(F.conv2d(below, self.kernel, padding=self.coupling.padding))
-
-    def down(self, above: Tensor, switches: Tensor | None) -> Tensor:
-        """The drive on the layer below, scales included."""
-        maps = self.fast.unpool(above, self.fast.factors[0], switches, torch.float32)
-        return in_order(F.conv_transpose2d(maps, self.kernel, padding=self.coupling.padding))
+    def down(self, above: Tensor, switches: Tensor | None) -> Down:
+        """Sums of a dense coupling, the drive of a convolution."""
+        fast = self.fast
+        if isinstance(fast, FastDense):
+            return Down(above @ self.kernel, self.gain)
+        maps = fast.unpool(above, fast.gain, switches, torch.float32)
+        drive = F.conv_transpose2d(maps, self.kernel, padding=fast.coupling.padding)
+        return Down(in_order(drive))
 
 
 NO_UP = Up(None, None, None, tl.constexpr(False))
@@ -168,7 +157,7 @@ class Tape:
         switches: uint8, (steps, batch, *layer above); None where nothing is pooled.
     """
 
-    products: list[DenseProducts | ConvProducts]
+    products: list[Products]
     first: Tensor
     values: list[Tensor]
     inside: list[Tensor]
@@ -234,10 +223,7 @@ class Adjoint:
         return 0 <= n <= self.top and self.top - n <= self.steps - time
 
     def _tape(self, first: Tensor, state: Sequence[Tensor]) -> Tape:
-        products = [
-            DenseProducts(fast) if isinstance(fast, FastDense) else ConvProducts(fast)
-            for fast in self.couplings
-        ]
+        products = [Products(fast) for fast in self.couplings]
         places = self.steps + (3 if self.two_coloured else 1)
         values = [_in_order(places, s.shape, torch.float32, s.device) for s in state]
         inside = [torch.empty_like(v, dtype=torch.uint8) for v in values]
@@ -313,9 +299,8 @@ class Adjoint:
             bias = None if bias is None or adjoint else bias.detach()
             up = Up(sums, gain, bias, tl.constexpr(gain.dim() > 0))
         if n < self.top and (not adjoint or self._reached(n + 1, before.stop)):
-            above, sent = products[n + 1], tape.values[n + 1][before].flatten(0, 1)
-            sums = above.down(sent, tape.switches_at(n + 1, before))
-            down = Down(sums, above.gain if isinstance(above, DenseProducts) else None)
+            sent = tape.values[n + 1][before].flatten(0, 1)
+            down = products[n + 1].down(sent, tape.switches_at(n + 1, before))
         switches = tape.switches_at(n, before)
         pooling, pool = Pooling(1, 1, 1, 1, moved.shape[2]), 1
         if isinstance(fast, FastConv) and switches is not None:
