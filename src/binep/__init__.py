@@ -26,7 +26,6 @@ __all__ = [
     "BackpropThroughTime",
     "BinepError",
     "Bop",
-    "Classifier",
     "ConvPool",
     "Dense",
     "EquilibriumPropagation",
@@ -42,7 +41,8 @@ __all__ = [
     "train",
 ]
 
-# Names are imported when first used: `binep --help` and a deployed model need no torch.
+# Names are imported when first used: `binep --help` and a deployed model need no torch. `Classifier`
+# needs scikit-learn, so that it is not among those of `from binep import *`.
 _HOME = {
     "BackpropThroughTime": "core.gradients",
     "BinepError": "errors",
