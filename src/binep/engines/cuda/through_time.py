@@ -36,7 +36,7 @@ from binep.engines.cuda.engine import CudaEngine
 from binep.engines.cuda.layout import FastConv, FastDense, flat
 from binep.engines.cuda.learning import count
 from binep.engines.cuda.relaxers.base import Phase, all_dense, in_order, largest_change
-from binep.engines.cuda.relaxers.stepwise import Down, Up
+from binep.engines.cuda.relaxers.stepwise import Down, Up, from_above, scaled
 from binep.engines.cuda.rules import clamp
 from binep.engines.torch.engine import tensor_cores
 
@@ -74,31 +74,21 @@ def move_kernel(
     channel = index % channels
     drive = tl.zeros((BLOCK,), tl.float32)
     if up.sums is not None:
-        if up.gain is None:
-            drive = tl.load(up.sums + index % period, mask=there, other=0.0)
+        if moved.switches is not None:
+            corner = pool_corner(index, pooling, POOL)
+            if ADJOINT:
+                winner = tl.load(moved.switches + index, mask=there, other=0).to(tl.int32)
+                corner += (winner // POOL * width + winner % POOL) * channels
+                sums = tl.load(up.sums + corner, mask=there, other=0.0)
+            else:
+                sums, winner = largest_in_pool(up.sums + corner, there, width, channels, POOL)
+                tl.store(moved.switches + index, winner.to(tl.uint8), mask=there)
         else:
-            if moved.switches is not None:
-                corner = pool_corner(index, pooling, POOL)
-                if ADJOINT:
-                    winner = tl.load(moved.switches + index, mask=there, other=0).to(tl.int32)
-                    corner += (winner // POOL * width + winner % POOL) * channels
-                    sums = tl.load(up.sums + corner, mask=there, other=0.0)
-                else:
-                    sums, winner = largest_in_pool(up.sums + corner, there, width, channels, POOL)
-                    tl.store(moved.switches + index, winner.to(tl.uint8), mask=there)
-            else:
-                sums = tl.load(up.sums + index, mask=there, other=0.0)
-            if up.PER_CHANNEL:
-                drive = tl.load(up.gain + channel, mask=there, other=0.0) * sums
-            else:
-                drive = tl.load(up.gain) * sums
-            if up.bias is not None:
-                drive = drive + tl.load(up.bias + channel, mask=there, other=0.0)
+            place = index if up.gain is not None else index % period
+            sums = tl.load(up.sums + place, mask=there, other=0.0)
+        drive = scaled(up, sums, channel, there)
     if down.sums is not None:
-        below = tl.load(down.sums + index, mask=there, other=0.0)
-        if down.gain is not None:
-            below = tl.load(down.gain) * below
-        drive = drive + below
+        drive = drive + from_above(down, tl.load(down.sums + index, mask=there, other=0.0))
     if ADJOINT:
         passes = tl.load(moved.inside + index, mask=there, other=0) > 0
         drive = tl.where(passes, drive, 0.0)

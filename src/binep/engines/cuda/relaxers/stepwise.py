@@ -74,13 +74,9 @@ NOT_LISTED = EventList(None, None, None)
 
 
 @triton.jit
-def advance_kernel(layer, up, down, target, listed, neuron, count, BLOCK: tl.constexpr):
-    """One time step of one layer: drive from both neighbours, nudge, new state, activity."""
-    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = index < count
-    units = layer.units
-    channel, sample, unit = index % layer.channels, index // units, index % units
-    drive = tl.load(up.sums + index, mask=inside, other=0).to(tl.float32)
+def scaled(up, sums, channel, inside):
+    """The drive from below that some sums make."""
+    drive = sums.to(tl.float32)
     if up.gain is not None:
         if up.PER_CHANNEL:
             drive = tl.load(up.gain + channel, mask=inside, other=0.0) * drive
@@ -88,15 +84,33 @@ def advance_kernel(layer, up, down, target, listed, neuron, count, BLOCK: tl.con
             drive = tl.load(up.gain) * drive
         if up.bias is not None:
             drive = drive + tl.load(up.bias + channel, mask=inside, other=0.0)
+    return drive
+
+
+@triton.jit
+def from_above(down, sums):
+    """The drive from above that some sums make."""
+    drive = sums.to(tl.float32)
+    if down.gain is not None:
+        drive = tl.load(down.gain) * drive
+    return drive
+
+
+@triton.jit
+def advance_kernel(layer, up, down, target, listed, neuron, count, BLOCK: tl.constexpr):
+    """One time step of one layer: drive from both neighbours, nudge, new state, activity."""
+    index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = index < count
+    units = layer.units
+    channel, sample, unit = index % layer.channels, index // units, index % units
+    drive = scaled(up, tl.load(up.sums + index, mask=inside, other=0), channel, inside)
     if down.sums is not None:
         if down.kernel is not None:
             outputs = down.sums + sample * down.OUTPUTS
             below = down_from_few(outputs, down.kernel + unit, units, inside, down.OUTPUTS)
         else:
-            below = tl.load(down.sums + index, mask=inside, other=0).to(tl.float32)
-        if down.gain is not None:
-            below = tl.load(down.gain) * below
-        drive = drive + below
+            below = tl.load(down.sums + index, mask=inside, other=0)
+        drive = drive + from_above(down, below)
     s = tl.load(layer.state + index, mask=inside, other=0.0)
     force = None
     if target.labels is not None:
@@ -136,9 +150,8 @@ def few_outputs_kernel(
     sample = tl.program_id(0)
     k = tl.arange(0, 16)
     real = k < OUTPUTS
-    drive = tl.load(up.gain) * up_to_few(below + sample * units, kernel, units, OUTPUTS, BLOCK)
-    if up.bias is not None:
-        drive = drive + tl.load(up.bias + k, mask=real, other=0.0)
+    sums = up_to_few(below + sample * units, kernel, units, OUTPUTS, BLOCK)
+    drive = scaled(up, sums, k, real)
     place = sample * OUTPUTS + k
     s = tl.load(layer.state + place, mask=real, other=0.0)
     force = None
