@@ -87,6 +87,11 @@ class CpuEngine:
         self.activity: Activity = Activity()
         self._tally = Tally()
         self._seen: list[Any] = [None] * len(network.couplings)
+        self._set_up()
+
+    def _set_up(self) -> None:
+        """Make what an engine needs besides."""
+        raise NotImplementedError
 
     def _clamp(self, x: Tensor) -> Any:
         """What does not change while a mini-batch relaxes, with the signs as they are now."""

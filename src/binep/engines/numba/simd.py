@@ -5,6 +5,7 @@ words at a time; LLVM fits it to the machine (AVX-512, AVX2, NEON). No operation
 flag, so that every one rounds on its own, as the reference does.
 """
 
+from functools import partial
 from typing import Any, cast
 
 from llvmlite import ir
@@ -50,6 +51,14 @@ def _mask(builder, bits):
     return builder.bitcast(bits, ir.VectorType(ir.IntType(1), bits.type.width))
 
 
+def _operator(name, swapped=False):
+    return lambda self, other: self.with_(getattr(self.builder, name), other, swapped)
+
+
+def _comparison(how):
+    return lambda self, other: self.with_(partial(self.builder.fcmp_ordered, how), other)
+
+
 class _Floats:
     """Sixteen float32 with the operators that `rules` are written in."""
 
@@ -58,54 +67,32 @@ class _Floats:
     def __init__(self, builder, value):
         self.builder, self.value = builder, value
 
-    def _with(self, code, other, swapped=False):
-        if not isinstance(other, _Floats):
-            other = _Floats(self.builder, ir.Constant(_FLOATS, [float(other)] * _LANES))
-        one, two = (other.value, self.value) if swapped else (self.value, other.value)
-        return _Floats(self.builder, code(one, two))
+    def of(self, other):
+        """Another operand: sixteen numbers, or one for all lanes."""
+        if isinstance(other, _Floats):
+            return other
+        return _Floats(self.builder, ir.Constant(_FLOATS, [float(other)] * _LANES))
 
-    def __add__(self, other):
-        return self._with(self.builder.fadd, other)
+    def with_(self, code, other, swapped=False):
+        values = self.value, self.of(other).value
+        return _Floats(self.builder, code(*(reversed(values) if swapped else values)))
 
-    def __sub__(self, other):
-        return self._with(self.builder.fsub, other)
-
-    def __rsub__(self, other):
-        return self._with(self.builder.fsub, other, swapped=True)
-
-    def __mul__(self, other):
-        return self._with(self.builder.fmul, other)
+    __add__, __sub__, __mul__ = _operator("fadd"), _operator("fsub"), _operator("fmul")
+    __rsub__ = _operator("fsub", swapped=True)
+    __lt__, __le__, __gt__, __ge__ = (_comparison(how) for how in ("<", "<=", ">", ">="))
 
     def __abs__(self):
         return where(self < 0, _Floats(self.builder, self.builder.fneg(self.value)), self)
 
-    def _is(self, how, other):
-        return self._with(lambda a, b: self.builder.fcmp_ordered(how, a, b), other)
-
-    def __lt__(self, other):
-        return self._is("<", other)
-
-    def __le__(self, other):
-        return self._is("<=", other)
-
-    def __gt__(self, other):
-        return self._is(">", other)
-
-    def __ge__(self, other):
-        return self._is(">=", other)
-
     def differs(self, other):
         """Whether lanes differ, a bit a lane."""
-        return _bits(self._with(lambda a, b: self.builder.fcmp_unordered("!=", a, b), other))
+        return _bits(self.with_(partial(self.builder.fcmp_unordered, "!="), other))
 
     def select(self, yes, no):
         """`yes` where this comparison holds, else `no`: what `rules.where` asks for."""
         some = yes if isinstance(yes, _Floats) else no
-        yes, no = (
-            x.value if isinstance(x, _Floats) else ir.Constant(_FLOATS, [float(x)] * _LANES)
-            for x in (yes, no)
-        )
-        return _Floats(some.builder, some.builder.select(self.value, yes, no))
+        chosen = self.builder.select(self.value, some.of(yes).value, some.of(no).value)
+        return _Floats(self.builder, chosen)
 
 
 def _bits(comparison):

@@ -42,13 +42,13 @@ class Sent(NamedTuple):
     """What a layer sends, or a map: units so far, (batch, n), and the next eight bits of each.
 
     Attributes:
-        sent: int32, changed. delta: bytes, (rows, n), with `offset` added to each.
-        shift: (batch,), of what is sent.
+        sent: int32, changed. shift: (batch,), of what is sent; empty for no map.
+        delta: bytes, (rows, n), with `offset` added to each.
     """
 
     sent: Array
-    delta: Array
     shift: Array
+    delta: Array
     offset: int
 
 
@@ -87,12 +87,18 @@ _NO_DOWN = Drive(_NO_SUMS, _NO_SUMS, _NO_SHIFT, np.float32(0), _NO_SCALES)
 
 @dataclass
 class Layer:
-    """A layer on its way; see `Sent`."""
+    """A layer on its way: its state and what it sends."""
 
     state: Array
-    sent: Array
-    shift: Array
-    delta: Tensor
+    to: Sent
+
+    def send(self, delta: Tensor) -> None:
+        """Send other bytes instead."""
+        self.to = self.to._replace(delta=delta.numpy())
+
+    @property
+    def delta(self) -> Tensor:
+        return torch.from_numpy(self.to.delta)
 
 
 @dataclass
@@ -102,17 +108,15 @@ class Link:
     Attributes:
         sums: of what came up, on the map of a convolution. pooled, winners: what its pool made of
             them; for a dense coupling `sums` itself, and nothing.
-        down: sums of what came down.
-        field, shift: what the layer above has sent down onto the map, and the shift of the last
-            difference; empty for a dense coupling, which sends the same both ways.
+        down: sums of what came down. field: what the layer above sends down onto the map of a
+            convolution; a dense coupling is sent the same both ways.
     """
 
     sums: Array
     pooled: Array
     winners: Array
     down: Array
-    field: Array
-    shift: Array
+    field: Sent
 
 
 @dataclass
@@ -205,20 +209,15 @@ class Deep(Relaxer):
             delta = torch.full((batch, size), byte + self._offset(n), dtype=torch.uint8)
             state, units = np.full((batch, size), initial, np.float32), room(size)
             units[:] = byte << shift
-            layers.append(Layer(state, units, np.full(batch, shift, np.int32), delta))
+            to = Sent(units, np.full(batch, shift, np.int32), delta.numpy(), self._offset(n))
+            layers.append(Layer(state, to))
         for n in range(1, len(self.sizes)):
             below, above, conv = *self.sizes[n - 1 : n + 1], isinstance(self.couplings[n], Filters)
-            sums = room(self.maps[n])
-            links.append(
-                Link(
-                    sums=sums,
-                    pooled=room(above) if conv else sums,
-                    winners=room(above if conv else 0, np.uint8),
-                    down=room(below),
-                    field=room(self.maps[n] if conv else 0),
-                    shift=np.zeros(batch if conv else 0, np.int32),
-                )
-            )
+            size = self.maps[n] if conv else 0
+            sums, shift = room(self.maps[n]), np.zeros(batch, np.int32)
+            field = Sent(room(size), shift, room(size, np.uint8), ZERO_POINT)
+            pooled, winners = room(above) if conv else sums, room(above if conv else 0, np.uint8)
+            links.append(Link(sums, pooled, winners, room(below), field))
         first = channels_last(clamped.drive).contiguous().numpy()
         return Standing(first, np.arange(batch), layers, links)
 
@@ -260,7 +259,7 @@ class Deep(Relaxer):
             if 16 * len(moving) <= 15 * len(still):
                 standing.order = order[moving]
                 for layer in standing.layers:
-                    layer.delta = layer.delta[torch.from_numpy(moving)]
+                    layer.send(layer.delta[torch.from_numpy(moving)])
         return Settled(steps, taken, residual)
 
     def _wake(self, standing: Standing) -> None:
@@ -272,19 +271,13 @@ class Deep(Relaxer):
         for n, layer in enumerate(standing.layers):
             delta = torch.full((batch, self.sizes[n]), self._offset(n), dtype=torch.uint8)
             delta[rows] = layer.delta
-            layer.delta = delta
+            layer.send(delta)
         standing.order = np.arange(batch)
 
     def _step(
-        self,
-        standing: Standing,
-        target: Array,
-        rest: Array,
-        how: Nudging,
-        still: Array,
-        changes: Array,
-        scratch: Array,
-    ) -> None:
+        self, standing: Standing, target: Array, rest: Array, how: Nudging, still: Array,
+        changes: Array, scratch: Array,
+    ) -> None:  # fmt: skip
         """All layers move at once: first what they have sent arrives, then they choose the next."""
         order, layers, scales = standing.order, standing.layers, self.scales
         ups, downs = [_NO_UP], []
@@ -292,48 +285,35 @@ class Deep(Relaxer):
             coupling, below, above = self.couplings[n], layers[n - 1], layers[n]
             assert coupling is not None
             # Shifts are copied: those of what has come, while the layers choose the next ones.
-            risen, shift = coupling.up(below.delta).numpy(), below.shift.copy()
-            gain, bias = scales[n].gain, scales[n].bias
+            up = Drive(
+                link.sums, coupling.up(below.delta).numpy(), below.to.shift.copy(),
+                scales[n].gain, scales[n].bias,
+            )  # fmt: skip
+            delta, shift = above.delta, above.to.shift.copy()
             if isinstance(coupling, Filters):
-                field = torch.empty((len(order), self.maps[n]), dtype=torch.uint8)
-                channels, height, width = coupling.map_shape
-                _, rows, cols = coupling.above_shape
-                run_shares(
-                    pool_share,
-                    order,
-                    Pool(height, width, rows, cols, channels, coupling.coupling.pool),
-                    Drive(link.sums, risen, shift, gain, bias),
-                    link.pooled,
-                    link.winners,
-                    above.sent,
-                    scales[n].share,
-                    Sent(link.field, field.numpy(), link.shift, ZERO_POINT),
-                    still,
-                    scratch,
+                delta, shift = (
+                    torch.empty(len(order), self.maps[n], dtype=torch.uint8),
+                    link.field.shift,
                 )
-                fallen, down_shift = coupling.down(field).numpy(), link.shift
-                ups.append(Drive(link.pooled, _NO_SUMS, _NO_SHIFT, gain, bias))
-            else:
-                fallen, down_shift = coupling.down(above.delta).numpy(), above.shift.copy()
-                ups.append(Drive(link.pooled, risen, shift, gain, bias))
-            downs.append(Drive(link.down, fallen, down_shift, scales[n].down, _NO_SCALES))
+                field = link.field._replace(delta=delta.numpy())
+                pooling = link.pooled, link.winners, above.to.sent, scales[n].share
+                args = order, _pool(coupling), up, *pooling, field, still, scratch
+                run_shares(pool_share, *args)
+                up = up._replace(sums=link.pooled, news=_NO_SUMS)
+            ups.append(up)
+            fallen = coupling.down(delta).numpy()
+            downs.append(Drive(link.down, fallen, shift, scales[n].down, _NO_SCALES))
         for n, (layer, up, down) in enumerate(zip(layers, ups, [*downs, _NO_DOWN], strict=True)):
-            run_shares(
-                advance_share,
-                order,
-                _NO_FLOATS if n else standing.first,
-                up,
-                down,
-                layer.state,
-                Sent(layer.sent, layer.delta.numpy(), layer.shift, self._offset(n)),
-                np.float32(self.units[n]),
-                target,
-                rest,
-                how if down is _NO_DOWN else FREE,
-                still,
-                changes,
-                scratch,
-            )
+            first = _NO_FLOATS if n else standing.first
+            outputs = target, rest, how if down is _NO_DOWN else FREE
+            args = layer.state, layer.to, np.float32(self.units[n]), *outputs
+            run_shares(advance_share, order, first, up, down, *args, still, changes, scratch)
+
+
+def _pool(filters: Filters) -> Pool:
+    channels, height, width = filters.map_shape
+    _, rows, cols = filters.above_shape
+    return Pool(height, width, rows, cols, channels, filters.coupling.pool)
 
 
 # --- kernels ------------------------------------------------------------------------------------
@@ -353,10 +333,10 @@ def _send(differences, to, b, k):
     while ((largest + ((1 << shift) >> 1)) >> shift) > 127:
         shift += 1
     by, half = np.int32(shift), np.int32((1 << shift) >> 1)
-    sent, delta, offset = to.sent[b], to.delta[k], to.offset
+    units, delta, offset = to.sent[b], to.delta[k], to.offset
     for i in range(len(differences)):
         d = (differences[i] + half) >> by
-        sent[i] += d << by
+        units[i] += d << by
         delta[i] = np.uint8(d + offset)
     to.shift[b] = by
     return largest

@@ -16,9 +16,7 @@ import torch
 from torch import Tensor
 
 from binep.core.couplings import Dense, correlated, levels
-from binep.core.gradients import Learning
-from binep.core.network import Clamped, Network
-from binep.core.optim import Optimizers
+from binep.core.network import Clamped
 from binep.core.plan import ContrastPlan
 from binep.engines.activity import Activity
 from binep.engines.numba import DELTA
@@ -56,17 +54,10 @@ class DeltaEngine(CpuEngine):
     precision = "int8 differences, float32"
     capabilities = DELTA
 
-    def __init__(
-        self,
-        network: Network,
-        learning: Learning,
-        optimizers: Optimizers,
-        *,
-        early_stop: bool = True,
-    ) -> None:
-        super().__init__(network, learning, optimizers, early_stop=early_stop)
+    def _set_up(self) -> None:
+        network = self.network
         kind = shallow.Shallow if shallow.Shallow.fits(network) else deep.Deep
-        self._relaxer: Relaxer = kind(network, early_stop)
+        self._relaxer: Relaxer = kind(network, self.early_stop)
         first = network.couplings[0]
         self._first = (
             SignBytes(first, (first.below,), both=False) if isinstance(first, Dense) else None

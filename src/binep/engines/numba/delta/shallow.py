@@ -80,21 +80,11 @@ class Shallow(Relaxer):
         bias = self.upper.bias
         batch, outputs = standing.top.shape
         trace, taken = np.zeros((batch, traced), np.float32), np.zeros(batch, np.int64)
-        run_shares(
-            settle_share,
-            standing.first,
-            self.synapses,
-            np.float32(self.upper.scale.item()),
-            np.zeros(outputs, np.float32) if bias is None else bias.detach().numpy(),
-            standing.hidden,
-            standing.top,
-            steps,
-            target,
-            how,
-            self.early_stop,
-            trace,
-            taken,
-        )
+        bias = np.zeros(outputs, np.float32) if bias is None else bias.detach().numpy()
+        upper = self.synapses, np.float32(self.upper.scale.item()), bias
+        state = standing.hidden, standing.top
+        args = steps, target, how, self.early_stop, trace, taken
+        run_shares(settle_share, standing.first, *upper, *state, *args)
         return trace, taken
 
 
@@ -179,13 +169,10 @@ def settle_share(
             trace[b, t if tracing else 0] = change
             t += 1
             if early_stop and t >= 3 and end == steps and not tracing:
+                one, two, three = past[(t - 1) % 4], past[(t - 2) % 4], past[(t - 3) % 4]
                 repeats = True
                 for m in range(outputs):
-                    if (
-                        out[m] != past[(t - 2) % 4, m]
-                        or past[(t - 1) % 4, m] != past[(t - 3) % 4, m]
-                    ):
-                        repeats = False
+                    repeats = repeats and out[m] == two[m] and one[m] == three[m]
                 if repeats and end - t > 2:
                     end = t + 2 - (end - t) % 2
         taken[b] = t

@@ -304,7 +304,7 @@ def learn_pixels_share(bop, pixels, plus, minus, above, overlaps, threads, threa
 
 
 class Window(NamedTuple):
-    """Geometry of a conv coupling: kernel side, padding, layer below, columns of the map."""
+    """Geometry of a conv coupling: kernel side, padding, layer below, columns of its map."""
 
     kernel: int
     padding: int

@@ -9,9 +9,7 @@ import torch
 from torch import Tensor
 
 from binep.core.couplings import ConvPool, Dense, levels
-from binep.core.gradients import Learning
 from binep.core.network import Network
-from binep.core.optim import Optimizers
 from binep.core.plan import ContrastPlan, PhasePlan
 from binep.engines.activity import Activity
 from binep.engines.numba import PACKED
@@ -76,15 +74,8 @@ class PackedEngine(CpuEngine):
     precision = "bits, float32"
     capabilities = PACKED
 
-    def __init__(
-        self,
-        network: Network,
-        learning: Learning,
-        optimizers: Optimizers,
-        *,
-        early_stop: bool = True,
-    ) -> None:
-        super().__init__(network, learning, optimizers, early_stop=early_stop)
+    def _set_up(self) -> None:
+        network = self.network
         layout = self._layout = Layout(network)
         self._scaled: list[Any] = [None] * len(network.couplings)
         # The thresholds at which all momenta have been found not to flip anything (more).
@@ -124,16 +115,11 @@ class PackedEngine(CpuEngine):
             drive = np.empty((len(x), first.cells), np.float32)
             switches = np.empty((len(x), first.cells), np.int32)
             cells, signs = 64 * first.words, coupling.signs.detach().movedim(0, -1).numpy()
-            run_shares(
-                convolve_share,
-                x.to(torch.uint8).contiguous().numpy(),
-                np.pad(signs, [(0, 0)] * 3 + [(0, cells - first.channels)]),
-                (coupling.padding, coupling.pool, first.rows, first.cols),
-                self._pixel_gain(x)[:cells],
-                self._synapses.bias[:cells],
-                drive,
-                switches,
-            )
+            signs = np.pad(signs, [(0, 0)] * 3 + [(0, cells - first.channels)])
+            shape = coupling.padding, coupling.pool, first.rows, first.cols
+            scales = self._pixel_gain(x)[:cells], self._synapses.bias[:cells]
+            images = x.to(torch.uint8).contiguous().numpy()
+            run_shares(convolve_share, images, signs, shape, *scales, drive, switches)
         return Input(x, drive, switches)
 
     def _pixel_gain(self, x: Tensor) -> Array:
@@ -180,21 +166,23 @@ class PackedEngine(CpuEngine):
         return PackedEnds(clamped.x, steps, torch.from_numpy(found.top), residual, found)
 
     def _relax(
-        self,
-        clamped: Input,
-        target: Tensor,
-        margin: float,
-        phases: list[PhasePlan],
-        *,
-        keep: bool = False,
-        trace: bool = False,
-    ) -> Found:
+        self, clamped: Input, target: Tensor, margin: float, phases: list[PhasePlan], *,
+        keep: bool = False, trace: bool = False,
+    ) -> Found:  # fmt: skip
         announce(relax_share)
         layout, batch, count = self._layout, len(target), len(phases)
         cells, x = layout.cells, clamped.x
         steps = [phase.steps for phase in phases]
         # Where there is no drive yet, the kernel sums the pixels.
-        summed = len(clamped.drive) > 0
+        pixels = np.empty((0, 0), np.uint8), np.empty(0, np.float32)
+        if not len(clamped.drive):
+            pixels = _pixels(x), self._pixel_gain(x)
+        plan = Phases(
+            np.array(steps, np.int64),
+            np.array([-1 if phase.start is None else phase.start for phase in phases], np.int64),
+            np.array([phase.beta for phase in phases], np.float32),
+            np.array([not phase.constant for phase in phases], np.float32),
+        )
         found = Found(
             bits=np.empty((count, batch, cells // 64), np.uint64),
             switches=np.empty((count, batch if layout.hidden_conv else 0, cells), np.int32),
@@ -204,24 +192,9 @@ class PackedEngine(CpuEngine):
             events=np.zeros(batch, np.int64),
             steps=np.zeros(batch, np.int64),
         )
-        run_shares(
-            relax_share,
-            self._net,
-            clamped.drive,
-            np.empty((0, 0), np.uint8) if summed else _pixels(x),
-            np.empty(0, np.float32) if summed else self._pixel_gain(x),
-            target.contiguous().numpy(),
-            np.float32(margin),
-            Phases(
-                np.array(steps, np.int64),
-                np.array([-1 if p.start is None else p.start for p in phases], np.int64),
-                np.array([phase.beta for phase in phases], np.float32),
-                np.array([not phase.constant for phase in phases], np.float32),
-            ),
-            self.early_stop and not trace,
-            found,
-            own=self._own(count + 1),
-        )
+        targets, early = target.contiguous().numpy(), self.early_stop and not trace
+        args = clamped.drive, *pixels, targets, np.float32(margin), plan, early, found
+        run_shares(relax_share, self._net, *args, own=self._own(count + 1))
         self.activity += Activity(
             samples=batch, steps=int(found.steps.sum()), events=int(found.events.sum())
         )

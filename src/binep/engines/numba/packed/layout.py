@@ -1,8 +1,9 @@
 """Where a network's neurons and synapses stand in the packed arrays."""
 
 import math
+from collections import namedtuple
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -85,42 +86,24 @@ def _layer(start: int, shape: tuple[int, ...]) -> Layer:
     return Layer(start, shape[0], *(shape[1:] if len(shape) == 3 else (1, 1)))
 
 
-class Wiring(NamedTuple):
-    """Where everything is. One entry a layer; coupling n joins layer n-1 to layer n, 0 the input.
-
-    Attributes:
-        start: first neuron of a layer, (layers + 1,); a multiple of 64.
-        channels, rows, cols: of a layer; a vector is one position of many channels.
-        words: of 64 channels a position.
-        conv, kernel, padding, pool, map_rows, map_cols: of a coupling, before pooling.
-        up_at, up_words: first word and row length in the packed signs of the rows that run over
-            the layer above: one a neuron below (dense), or one a tap and channel below (conv).
-        down_at, down_words: the same for the rows that run over the layer below: one a neuron
-            above (dense), or one a channel above and tap (conv).
-        counts_at: first entry in `Sample.counts`, maps_at in `Sample.present`, down_counts_at in
-            `Sample.down_counts`.
-        valid: the bits that stand for neurons, not for padding, (words,).
-    """
-
-    start: Array
-    channels: Array
-    rows: Array
-    cols: Array
-    words: Array
-    conv: Array
-    kernel: Array
-    padding: Array
-    pool: Array
-    map_rows: Array
-    map_cols: Array
-    up_at: Array
-    up_words: Array
-    down_at: Array
-    down_words: Array
-    counts_at: Array
-    maps_at: Array
-    down_counts_at: Array
-    valid: Array
+# Where everything is. One entry a layer; coupling n joins layer n-1 to layer n, 0 the input.
+LINK = (
+    # First neuron of a layer, (layers + 1,), a multiple of 64; channels, rows and columns, where a
+    # vector is one position of many channels; words of 64 channels a position.
+    *("start", "channels", "rows", "cols", "words"),
+    # Of a coupling, with its map before pooling.
+    *("conv", "kernel", "padding", "pool", "map_rows", "map_cols"),
+    # First word and row length in the packed signs of the rows that run over the layer above: one
+    # a neuron below (dense), or one a tap and channel below (conv).
+    *("up_at", "up_words"),
+    # The same for the rows that run over the layer below: one a neuron above (dense), or one a
+    # channel above and tap (conv).
+    *("down_at", "down_words"),
+    # First entries in the arrays of these names of a sample.
+    *("counts_at", "maps_at", "down_counts_at"),
+)
+# `valid`: the bits that stand for neurons, not for padding, (words,).
+Wiring: Any = namedtuple("Wiring", [*LINK, "valid"])
 
 
 class Layout:
@@ -148,25 +131,10 @@ class Layout:
             up_words = _row_words(above.channels)
             up_size = up_words * (side * side * below.words * 64 if conv else below.cells)
             down_words = below.words if conv else _row_words(below.cells)
-            links.append(
-                {
-                    **{key: getattr(above, key) for key in ("start", "channels", "rows", "cols")},
-                    "words": above.words,
-                    "conv": int(conv),
-                    "kernel": side,
-                    "padding": padding,
-                    "pool": coupling.pool,
-                    "map_rows": map_rows,
-                    "map_cols": map_cols,
-                    "up_at": at,
-                    "up_words": up_words,
-                    "down_at": at + up_size,
-                    "down_words": down_words,
-                    "counts_at": counts,
-                    "maps_at": maps,
-                    "down_counts_at": down_counts,
-                }
-            )
+            layer = above.start, above.channels, above.rows, above.cols, above.words
+            window = int(conv), side, padding, coupling.pool, map_rows, map_cols
+            places = at, up_words, at + up_size, down_words, counts, maps, down_counts
+            links.append((*layer, *window, *places))
             at += up_size + above.channels * side * side * down_words
             # What the input drives through a convolution is never counted here.
             if not conv or n > 0:
@@ -174,13 +142,13 @@ class Layout:
                 maps += map_rows * map_cols
             down_counts += 0 if conv else down_words * 64
         self.words, self.counts, self.maps, self.down_counts = at, counts, maps, down_counts
-        columns = {key: np.array([link[key] for link in links], np.int64) for key in links[0]}
-        columns["start"] = np.append(columns["start"], self.cells)
+        columns = [np.array(column, np.int64) for column in zip(*links, strict=True)]
+        columns[0] = np.append(columns[0], self.cells)
         valid = [
             pack(layer.spread(np.ones(layer.channels, bool)), layer.cells // 64)
             for layer in self.layers
         ]
-        self.wiring = Wiring(**columns, valid=np.concatenate(valid))
+        self.wiring = Wiring(*columns, np.concatenate(valid))
 
     @property
     def hidden_conv(self) -> bool:

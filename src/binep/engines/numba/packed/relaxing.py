@@ -16,7 +16,6 @@ from binep.engines.numba.packed.dense_events import (
     drive_up,
     sum_dense,
 )
-from binep.engines.numba.packed.layout import Wiring
 from binep.engines.numba.packed.stepping import How, Motion, catch_up, step, wake
 from binep.engines.numba.rules import fires, handicap
 
@@ -30,7 +29,7 @@ _int = np.int64
 class Net(NamedTuple):
     """What stays as it is while a mini-batch relaxes."""
 
-    wiring: Wiring
+    wiring: Any
     synapses: Synapses
     motion: Motion
 
