@@ -194,7 +194,11 @@ def test_every_command_has_help_with_an_example(words: list[str], tmp_path: Path
 @pytest.mark.parametrize(
     ("words", "needles"),
     [
-        (["train", "mnist-1fc"], ["unknown recipe 'mnist-1fc'", "did you mean"]),
+        (
+            ["train", "mnist-1fc"],
+            ["'mnist-1fc-w', 'mnist-1fc-wa' or 'mnist-1fc-w-a'", "binep recipes"],
+        ),
+        (["predict", "nowhere", "x.png"], ["nowhere is not a run"]),
         (["train", "nowhere.toml"], ["nowhere.toml", "No such file"]),
         (["train", "--set", "learning.bta=1"], ["learning.bta", "'beta'"]),
         (["train", "--set", "beta"], ["section.key=value"]),
@@ -367,3 +371,38 @@ def test_examples_run(script: Path, tmp_path: Path):
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.count("\n") >= 4
+
+
+def test_the_version_is_told(tmp_path: Path):
+    from binep import __version__
+
+    assert binep("--version", cwd=tmp_path).stdout == f"binep {__version__}\n"
+
+
+def test_runs_are_listed_with_their_state_and_error(trained: Path):
+    result = binep("runs", "--json", cwd=trained)
+    (row,) = json.loads(result.stdout)
+    assert (row["state"], row["epochs"], row["of"]) == ("finished", 2, 2)
+    assert row["test_error"] == pytest.approx(
+        runs.open_run(trained / "runs").last["test_error"]["average"]
+    )
+    assert "finished" in binep("runs", cwd=trained).stdout
+
+
+def test_a_picture_is_read_as_eval_reads_it(trained: Path):
+    from PIL import Image
+
+    from binep import data
+
+    (folder,) = (trained / "runs").iterdir()
+    digits, network = data.load("digits"), runs.open_run(folder).network("cpu")
+    network.free_steps = runs.open_run(folder).recipe.learning.free_steps
+    pictures = [trained / f"{n}.png" for n in range(3)]
+    for path, image in zip(pictures, digits.test.images, strict=False):
+        Image.fromarray(image[0].numpy()).save(path)
+    expected = [str(int(n)) for n in network.predict_images(digits.test.images[:3])]
+    result = binep("predict", str(folder), *map(str, pictures), "--json", cwd=trained)
+    assert [row["class"] for row in json.loads(result.stdout)] == expected
+    Image.new("L", (9, 8)).save(trained / "wide.png")
+    assert_one_line(binep("predict", str(folder), "wide.png", cwd=trained), "9 x 8", "--resize")
+    assert binep("predict", str(folder), "wide.png", "--resize", cwd=trained).returncode == 0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from binep.moved import forward_old_paths
 
 if TYPE_CHECKING:
-    from binep.classifier import Classifier
+    from binep.classifier import Classifier as Classifier
     from binep.core.couplings import ConvPool, Dense
     from binep.core.gradients import BackpropThroughTime, EquilibriumPropagation, Phases
     from binep.core.network import Network
@@ -41,8 +41,8 @@ __all__ = [
     "train",
 ]
 
-# Names are imported when first used: `binep --help` and a deployed model need no torch. `Classifier`
-# needs scikit-learn, so that it is not among those of `from binep import *`.
+# Names are imported when first used: `binep --help` and a deployed model need no torch.
+# `Classifier` needs scikit-learn, so that it is not among those of `from binep import *`.
 _HOME = {
     "BackpropThroughTime": "core.gradients",
     "BinepError": "errors",

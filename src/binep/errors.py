@@ -3,13 +3,17 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+MANY = 20  # names, of which only the nearest are told
+NEAREST = 3
+LONGEST = 60  # letters of what was given
+
 
 class BinepError(ValueError):
     """A user's mistake, told in one line: what was wrong, where, and what is allowed."""
 
 
 def choose(value: str, allowed: Iterable[str], what: str) -> str:
-    """Return `value` if it is one of `allowed`; otherwise name what is, nearest first.
+    """Return `value` if it is one of `allowed`; otherwise name what is, or the nearest of many.
 
     >>> choose("live", ["live", "constant"], "nudge")
     'live'
@@ -20,6 +24,13 @@ def choose(value: str, allowed: Iterable[str], what: str) -> str:
     names = list(allowed)
     if value in names:
         return value
-    near = get_close_matches(str(value), names, n=1)
-    hint = f"did you mean '{near[0]}'? " if near else ""
-    raise BinepError(f"unknown {what} {value!r}: {hint}Allowed: {', '.join(names)}")
+    near = get_close_matches(str(value), names, n=NEAREST, cutoff=0.5)
+    hint = f"did you mean {_either(near[:1] if len(names) <= MANY else near)}? " if near else ""
+    rest = f"Allowed: {', '.join(names)}" if len(names) <= MANY else f"There are {len(names)}"
+    given = str(value) if len(str(value)) <= LONGEST else f"{str(value)[:LONGEST]}..."
+    raise BinepError(f"unknown {what} {given!r}: {hint}{rest}")
+
+
+def _either(names: list[str]) -> str:
+    quoted = [f"'{name}'" for name in names]
+    return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} or {quoted[-1]}"

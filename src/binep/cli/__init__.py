@@ -1,16 +1,16 @@
 """The command line: thin, one function a command. Everything it does is a function elsewhere."""
 
 import sys
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from binep.cli.datasets import data_check, data_fetch
 from binep.cli.measuring import evaluate, gradcheck, report
 from binep.cli.output import INTERRUPTED, fail
-from binep.cli.shipping import export, hardware
+from binep.cli.shipping import export, hardware, predict
 from binep.cli.studying import bench, choose, reproduce, results, tune
-from binep.cli.training import recipes, train
+from binep.cli.training import list_runs, recipes, train
 from binep.errors import BinepError
 
 app = typer.Typer(
@@ -22,11 +22,45 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        from binep import __version__
+
+        print(f"binep {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def start(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version and exit.", is_eager=True, callback=_show_version
+        ),
+    ] = False,
+) -> None:
+    """Train, study and ship dynamical binary neural networks by Equilibrium Propagation."""
+
+
 # In the order of the help.
 app.command()(train)
 app.command()(recipes)
+app.command("runs")(list_runs)
 app.command("eval")(evaluate)
-for command in (report, gradcheck, reproduce, bench, results, choose, tune, export, hardware):
+for command in (
+    report,
+    gradcheck,
+    reproduce,
+    bench,
+    results,
+    choose,
+    tune,
+    export,
+    predict,
+    hardware,
+):
     app.command()(command)
 data_app = typer.Typer(no_args_is_help=True, help="Fetch and check data sets.")
 data_app.command("fetch")(data_fetch)

@@ -49,6 +49,30 @@ def export(
         print(f"{path}  {path.stat().st_size:,} bytes")
 
 
+def predict(
+    what: Annotated[
+        Path, typer.Argument(metavar="RUN_OR_FILE", help="A run's folder, or a packed file.")
+    ],
+    pictures: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Pictures to read.")],
+    resize: Annotated[
+        bool, typer.Option("--resize", help="Scale pictures of another size.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Read pictures with a trained network, and print the class of each.
+
+    Example: binep predict runs/digits-1fc-w-seed0 three.png
+    """
+    from binep.deploy.predict import predict_files
+
+    found = predict_files(what, pictures, resize=resize)
+    if as_json:
+        print_json([{"image": str(p.path), "class": p.name, "scores": p.scores} for p in found])
+        return
+    for each in found:
+        print(f"{each.path}: {each.name} (score {each.scores[each.label]:.3f})")
+
+
 def hardware(
     what: Annotated[
         str, typer.Argument(metavar="RUN|RECIPE", help="A run's folder, a recipe's name or file.")

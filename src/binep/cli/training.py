@@ -139,6 +139,39 @@ def _tell_outcome(run: Any, words: list[str]) -> None:
         print(f"{run.folder}: stopped and saved\ngo on with: binep {shlex.join(again)}")
 
 
+def list_runs(
+    folders: Annotated[
+        list[Path] | None, typer.Argument(metavar="[FOLDER...]", help="Where runs are.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the runs that there are: their state, epochs, errors and age.
+
+    Example: binep runs
+    """
+    from binep.training import runs
+
+    found = [
+        runs.summary_of(path) for root in folders or [Path("runs")] for path in runs.find_runs(root)
+    ]
+    if as_json:
+        print_json(found)
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None)
+    table.add_column("run", no_wrap=True, overflow="fold")
+    for title in ("state", "epochs", "test error", "last change"):
+        table.add_column(title, justify="right")
+    for each in found:
+        error = "" if each["test_error"] is None else f"{each['test_error']:.2f} %"
+        table.add_row(
+            each["run"], each["state"], f"{each['epochs']} of {each['of']}", error, each["updated"]
+        )
+    Console().print(table)
+
+
 def recipes(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Print this one.")] = None,
     overrides: Overrides = None,

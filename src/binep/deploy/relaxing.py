@@ -67,9 +67,12 @@ class Relaxer(ABC):
         Args:
             readout: "average" over the neurons of a class, or "single": its first one.
         """
+        return rules.winner(self.scores(images, readout))
+
+    def scores(self, images: Array, readout: str | None = None) -> Array:
+        """One number per class, (batch, classes), as `predict` compares them."""
         states = self._relaxed(images, self.network.steps)
-        scores = [self.network.scores(self._top(state), readout) for state in states]
-        return rules.winner(np.concatenate(scores))
+        return np.concatenate([self.network.scores(self._top(s), readout) for s in states])
 
     def relax(self, images: Array, steps: int | None = None) -> State:
         """The states s1..sN after so many free steps, T by default: (batch, *layer)."""

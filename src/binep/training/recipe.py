@@ -39,6 +39,7 @@ from binep.data.own import TEST_SHARE, Facts, facts_of, read_once
 from binep.errors import BinepError, choose
 
 OWN = "own"
+MOST_PARENTS = 20
 PerCoupling = float | list[float]
 PerConv = int | list[int]
 
@@ -412,13 +413,18 @@ def _is_file(path: Path) -> bool:
 
 def _read_table(name: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
     """The merged tables of a recipe and of those it extends."""
+    if len(seen) > MOST_PARENTS:
+        raise BinepError(f"recipe {name!r}: more than {MOST_PARENTS} recipes extend each other")
     if name in seen:
         raise BinepError(f"recipe {name!r} extends itself: {' -> '.join((*seen, name))}")
     path = Path(name)
     if path.suffix == ".toml" or _is_file(path):
         text, fallback = _read_text(path), path.stem
     else:
-        choose(name, names(), "recipe")
+        try:
+            choose(name, names(), "recipe")
+        except BinepError as error:
+            raise BinepError(f"{error}, see: binep recipes") from None
         text = (resources.files("binep") / "recipes" / f"{name}.toml").read_text("utf-8")
         fallback = name
     try:

@@ -151,6 +151,34 @@ def _is_run(folder: Path) -> bool:
     return (folder / "recipe.toml").is_file() and (folder / "record.json").is_file()
 
 
+def summary_of(folder: Path) -> dict[str, Any]:
+    """What a list of runs says of one; of a run that cannot be read, why."""
+    try:
+        run = open_run(folder)
+    except BinepError as error:
+        return {
+            "run": str(folder), "state": f"unreadable: {error}", "epochs": 0, "of": 0,
+            "test_error": None, "updated": "",
+        }  # fmt: skip
+    return {
+        "run": str(folder),
+        "state": "finished" if run.finished else _state(run),
+        "epochs": len(run.metrics),
+        "of": run.recipe.training.epochs,
+        "test_error": run.last["test_error"]["average"] if run.last else None,
+        "updated": str(run.record.get("updated", ""))[:16].replace("T", " "),
+    }
+
+
+def _state(run: Run) -> str:
+    """Of a run with epochs left: whether a process trains it, as its folder's claim tells."""
+    try:
+        with claimed(run.folder):
+            return "stopped"
+    except BinepError:
+        return "training"
+
+
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """The lines of metrics.jsonl; a last line cut off by a crash is left out."""
     path = folder / "metrics.jsonl"
