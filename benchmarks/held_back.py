@@ -2,10 +2,11 @@
 
     python benchmarks/held_back.py [RECIPE or RUN] [--images 16] [--data-dir DIR]
 
-An emulation, in torch, of what `engines/cuda/moving.py` sends: differences of at least a unit, in
-float16. For several units of the free phase: when its samples rest, and the cosines of each
-coupling's gradient with what it would be if the nudged phase sent everything from that same rest.
-Rests themselves cannot be compared: a fresh network comes to another one for any small change.
+An emulation, in torch, of what `relaxers/conv_delta.py` of the CUDA engine sends: differences of at
+least a unit, in float16. For several units of the free phase: when its samples rest, and the
+cosines of each coupling's gradient with what it would be if the nudged phase sent everything from
+that same rest. Rests themselves cannot be compared: a fresh network comes to another one for any
+small change.
 """
 
 import argparse

@@ -1,6 +1,3 @@
-# pyright: reportPossiblyUnboundVariable=false, reportGeneralTypeIssues=false
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportOperatorIssue=false, reportCallIssue=false, reportIndexIssue=false
 """Convolutions and max-pools of images that lie channels last, and the kernels that do them.
 
 A convolution is a matrix product whose left factor is gathered tap by tap.
@@ -14,8 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from binep.engines.cuda.kernels import BLOCK
-
+BLOCK = 1024  # elements of a program that runs an element-wise kernel
 PROGRAMS = 120  # that keep most of a GPU's multiprocessors busy
 
 
@@ -40,18 +36,13 @@ class Pooling(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """What one program adds up: rows x outputs, by `depth` terms at a time.
-
-    `registers` is how many a thread may have at the most; with fewer, a multiprocessor holds more
-    programs.
-    """
+    """What one program adds up: rows x outputs, by `depth` terms at a time."""
 
     rows: int
     outputs: int
     depth: int
     warps: int = 4
     stages: int = 4
-    registers: int | None = None
 
     def programs(self, count: int, outputs: int) -> int:
         """How many programs `count` rows and so many outputs need."""
@@ -60,8 +51,7 @@ class Tile(NamedTuple):
     @property
     def options(self) -> dict[str, int]:
         """How a kernel of such tiles is compiled."""
-        most = {} if self.registers is None else {"maxnreg": self.registers}
-        return {"num_warps": self.warps, "num_stages": self.stages} | most
+        return {"num_warps": self.warps, "num_stages": self.stages}
 
 
 def convolve(
@@ -281,7 +271,7 @@ def largest_in_pool(corner, inside, width, channels, POOL: tl.constexpr):
     best = tl.load(corner, mask=inside, other=0)
     winner = tl.zeros_like(inside.to(tl.int32))
     for place in tl.static_range(1, POOL * POOL):
-        offset = (place // POOL * width + place % POOL) * channels
+        offset = (place // POOL * (width - POOL) + place) * channels
         value = tl.load(corner + offset, mask=inside, other=0)
         better = value > best
         best = tl.where(better, value, best)

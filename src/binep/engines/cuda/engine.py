@@ -25,11 +25,11 @@ from binep.core.network import READOUTS, Network
 from binep.core.optim import Bop, Optimizers, PlainSGD, PositiveSGD
 from binep.core.plan import PhasePlan
 from binep.engines.cuda import CUDA
-from binep.engines.cuda.by_moving import Moving
 from binep.engines.cuda.graph import Graphs
 from binep.engines.cuda.layout import lay_out
 from binep.engines.cuda.learning import Learner, count
 from binep.engines.cuda.relaxers.base import Phase, Relaxer, in_order
+from binep.engines.cuda.relaxers.conv_delta import ConvDelta
 from binep.engines.cuda.relaxers.conv_events import ConvEvents
 from binep.engines.cuda.relaxers.dense_delta import DenseDelta
 from binep.engines.cuda.relaxers.dense_events import DenseEvents
@@ -39,7 +39,7 @@ from binep.engines.torch.engine import tensor_cores
 from binep.errors import BinepError
 
 # The fastest first; the last one takes everything.
-RELAXERS: list[type[Relaxer]] = [Shallow, DenseEvents, ConvEvents, DenseDelta, Moving, Stepwise]
+RELAXERS: list[type[Relaxer]] = [Shallow, DenseEvents, ConvEvents, DenseDelta, ConvDelta, Stepwise]
 SLOTS = 64
 AT_ONCE = 16
 
@@ -47,7 +47,7 @@ AT_ONCE = 16
 def choose_relaxer(network: Network, learning: Learning, optimizers: Optimizers) -> type[Relaxer]:
     """The fastest relaxer that takes a network."""
     parts = network, learning, optimizers
-    return next(r for r in RELAXERS if r.fits(network) and not r.takes.reasons(*parts))
+    return next(relaxer for relaxer in RELAXERS if not relaxer.takes.reasons(*parts))
 
 
 class CudaEngine:

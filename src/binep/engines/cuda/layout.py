@@ -1,11 +1,9 @@
-# pyright: reportCallIssue=false, reportArgumentType=false
 """Couplings in the layout of the GPU: products in few bits, added up exactly or in float32."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 from itertools import accumulate
 from math import prod
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -27,38 +25,6 @@ from binep.engines.cuda.packing import PackedSigns, pack_together, padded
 
 DIGIT_BITS = 10
 DIGITS = 3
-
-
-@dataclass
-class Tensors:
-    """Tensors that a phase changes in place."""
-
-    def clone(self) -> Self:
-        return type(self)(*(getattr(self, each.name).clone() for each in fields(self)))
-
-
-class EventList(NamedTuple):
-    """Neurons of a layer to which something happens in a step, sample by sample.
-
-    Attributes:
-        events: int32, (batch, units). counts: int32, (batch,): how many there are.
-        spent: int32, (batch,): those of the step before, to be set to zero.
-    """
-
-    events: Tensor
-    counts: Tensor
-    spent: Tensor
-
-    @classmethod
-    def of(cls, state: Tensor) -> "EventList":
-        """Room for one event of each neuron."""
-        whole = {"dtype": torch.int32, "device": state.device}
-        counts = torch.zeros(2, len(state), **whole)
-        return cls(torch.empty(len(state), state[0].numel(), **whole), *counts)
-
-    def turned(self) -> "EventList":
-        """For the next step: the counts of this one are spent by then."""
-        return self._replace(counts=self.spent, spent=self.counts)
 
 
 class Copies(NamedTuple):

@@ -16,8 +16,6 @@ from binep.engines.base import Capabilities
 from binep.engines.cuda.layout import Copies, FastConv, FastDense
 from binep.engines.cuda.rules import Neuron, Target
 
-Nudge = tuple[Tensor, Tensor, Tensor]  # target, signed beta, the state a constant nudge pulls at
-
 
 @dataclass
 class Phase:
@@ -66,10 +64,6 @@ class Relaxer:
         """Those of the kernels that it reads."""
         return Copies()
 
-    @staticmethod
-    def fits(network: Network) -> bool:
-        return True
-
     def relax(
         self, first: Tensor, phase: PhasePlan, origin: Phase | None, labels: Tensor | None
     ) -> Phase:
@@ -79,21 +73,6 @@ class Relaxer:
             origin: the end of the phase in which this one begins; None: the initial state.
             labels: (batch,), of a mini-batch that is learnt; None where it is only read out.
         """
-        if origin is not None:
-            assert labels is not None
-            direction = 1 if phase.beta * self.learning.beta > 0 else -1
-            return self.nudged(first, origin, labels, direction)
-        if labels is not None and self.learning.margin:
-            return self.held_back(first, phase.steps, labels)
-        return self.free(first, phase.steps)
-
-    def free(self, first: Tensor, steps: int) -> Phase:
-        raise NotImplementedError
-
-    def held_back(self, first: Tensor, steps: int, labels: Tensor) -> Phase:
-        raise NotImplementedError
-
-    def nudged(self, first: Tensor, free: Phase, labels: Tensor, direction: int) -> Phase:
         raise NotImplementedError
 
     def switches(self, phase: Phase) -> dict[int, Tensor | None]:
@@ -107,10 +86,6 @@ class Relaxer:
     @property
     def device(self) -> torch.device:
         return self.sign.device
-
-    @property
-    def beta(self) -> Tensor:
-        return self.sign * self.learning.beta
 
     def start(self, batch: int) -> tuple[list[Tensor], list[Tensor]]:
         """States and activities at t = 0."""
@@ -141,10 +116,6 @@ class Relaxer:
         one_hot = torch.zeros(len(labels), self.network.classes, device=self.device)
         one_hot.scatter_(1, labels[:, None], 1.0)
         return one_hot.repeat_interleave(self.network.per_class, dim=1)
-
-    def handicap(self, labels: Tensor) -> Tensor | None:
-        """What the outputs have to win against while the network learns, if there is a margin."""
-        return self.learning.handicap(self.target(labels))
 
 
 def all_dense(network: Network) -> bool:

@@ -1,6 +1,3 @@
-# pyright: reportPossiblyUnboundVariable=false, reportGeneralTypeIssues=false
-# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
-# pyright: reportOperatorIssue=false, reportCallIssue=false, reportIndexIssue=false
 """Relaxing convolutional networks of bits, step by step at the cost of what changes.
 
 Maps (sums before pooling), drives from above and the sums of dense couplings are kept. A bit of the
@@ -10,7 +7,7 @@ sample; the order is left to chance, since all sums are exact.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -25,10 +22,10 @@ from binep.core.plan import PhasePlan
 from binep.core.weights import BinaryWeight
 from binep.engines.base import Capabilities
 from binep.engines.cuda.convolution import channels_last, largest_in_pool, pool_corner
-from binep.engines.cuda.layout import Copies, EventList, FastConv, FastDense, Tensors
+from binep.engines.cuda.layout import Copies, FastConv, FastDense
 from binep.engines.cuda.relaxers.base import Phase, largest_change
 from binep.engines.cuda.relaxers.dense_events import add_tile
-from binep.engines.cuda.relaxers.stepwise import BUSY_STEPS, Stepwise
+from binep.engines.cuda.relaxers.stepwise import BUSY_STEPS, EventList, Stepwise
 from binep.engines.cuda.rules import Target
 
 SILENT = tl.constexpr(15)  # stands for the place of a bit that is not sent
@@ -36,8 +33,7 @@ TILE = 512  # neurons whose sums a program brings up to date
 GROUP = 4  # events whose rows a program has at hand: each thread adds up its own columns
 
 
-@dataclass
-class ConvCache(Tensors):
+class ConvCache(NamedTuple):
     """What one convolution between bits keeps from step to step.
 
     Attributes:
@@ -50,24 +46,21 @@ class ConvCache(Tensors):
     places: Tensor
 
 
-@dataclass
-class DenseCache(Tensors):
+class DenseCache(NamedTuple):
     """The same of a dense coupling: int32 sums, (batch, above) and (batch, below)."""
 
     up: Tensor
     down: Tensor
 
 
-Cache = ConvCache | DenseCache
-
-
 def _limits(network: Network, learning: Learning) -> Iterator[str]:
-    convolutions = [c for c in network.couplings if isinstance(c, ConvPool)]
-    if len(convolutions) < 2 or any(coupling.pool > 3 for coupling in convolutions):
-        yield "several convolutions, with pools of at most 3"
+    pools = [coupling.pool for coupling in network.couplings if isinstance(coupling, ConvPool)]
+    if len(pools) < 2:
+        yield "two convolutions or more"
+    if max(pools, default=1) > 3:
+        yield "pools of at most 3 x 3"
 
 
-@dataclass
 class ConvEvents(Stepwise):
     """Convolutional networks of bits: after a few busy steps, only what changes causes work."""
 
@@ -82,20 +75,45 @@ class ConvEvents(Stepwise):
     def relax(
         self, first: Tensor, phase: PhasePlan, origin: Phase | None, labels: Tensor | None
     ) -> Phase:
-        target = self.target_of(phase, origin, labels)
+        target, busy = self.target_of(phase, origin, labels), 0
         if origin is not None:
-            caches = [each.clone() for each in origin.carried]
-            return self._go_on(first, origin.state, origin.activity, caches, phase.steps, target)
-        state, activity = self.start(len(first))
-        busy = min(BUSY_STEPS, phase.steps - 1)
-        for _ in range(busy):
-            state, activity = self.step(first, state, activity, target)
-        caches = [self._add_up(n, activity) for n in range(1, len(self.couplings))]
-        end = self._go_on(first, state, activity, caches, phase.steps - busy, target)
-        end.ran += busy
-        return end
+            state, activity = origin.state, origin.activity
+            caches = [each._make(map(torch.clone, each)) for each in origin.carried]
+        else:
+            state, activity = self.start(len(first))
+            busy = min(BUSY_STEPS, phase.steps - 1)
+            for _ in range(busy):
+                state, activity = self.step(first, state, activity, target)
+            caches = [self._add_up(n, activity) for n in range(1, len(self.couplings))]
+        before, flips, moves = state, *([EventList.of(s) for s in state] for _ in range(2))
+        pairs = list(zip(self.couplings[1:], caches, strict=True))
+        targets = [*[Target()] * len(pairs), target]
+        for _ in range(busy, phase.steps):
+            # All layers move at once; then all sums follow the bits that flipped.
+            before, ups, downs = state, [first], []
+            for n, (fast, cache) in enumerate(pairs, 1):
+                if isinstance(fast, FastConv):
+                    ups.append(_pool(fast, activity[n], cache, moves[n]))
+                    _drive(fast, cache, moves[n])
+                    downs.append(cache.drive)
+                else:
+                    ups.append(cache.up)
+                    downs.append(cache.down)
+            moved = [
+                self._advance(n, up, down, state[n], targets[n], flips[n])
+                for n, (up, down) in enumerate(zip(ups, [*downs, None], strict=True))
+            ]
+            state, activity = [s for s, _ in moved], [a for _, a in moved]
+            for n, (fast, cache) in enumerate(pairs):
+                if isinstance(fast, FastConv):
+                    _convolve(fast, cache, flips[n])
+                else:
+                    _multiply(fast, cache, flips[n], flips[n + 1])
+            flips, moves = ([each.turned() for each in lists] for lists in (flips, moves))
+        residual = largest_change(state, before)
+        return Phase(state, activity, residual, self._ran(phase.steps), caches)
 
-    def _add_up(self, n: int, activity: list[Tensor]) -> Cache:
+    def _add_up(self, n: int, activity: list[Tensor]) -> Any:
         """Sums of coupling n from scratch; drives are still 0, as if nothing had been sent yet."""
         fast, below, above = self.couplings[n], activity[n - 1], activity[n]
         if isinstance(fast, FastDense):
@@ -106,42 +124,6 @@ class ConvEvents(Stepwise):
             torch.zeros_like(below, dtype=torch.float64),
             torch.full_like(above, SILENT.value, dtype=torch.uint8),
         )
-
-    def _go_on(
-        self,
-        first: Tensor,
-        state: list[Tensor],
-        activity: list[Tensor],
-        caches: list[Cache],
-        steps: int,
-        target: Target,
-    ) -> Phase:
-        """All layers move at once; then all sums follow the bits that flipped."""
-        before, flips, moves = state, *([EventList.of(s) for s in state] for _ in range(2))
-        targets = [*[Target()] * len(caches), target]
-        pairs = list(zip(self.couplings[1:], caches, strict=True))
-        for _ in range(steps):
-            before, ups, downs = state, [first], []
-            for n, (fast, cache) in enumerate(pairs, 1):
-                if isinstance(fast, FastConv) and isinstance(cache, ConvCache):
-                    ups.append(_pool(fast, activity[n], cache, moves[n]))
-                    _drive(fast, cache, moves[n])
-                    downs.append(cache.drive)
-                elif isinstance(cache, DenseCache):
-                    ups.append(cache.up)
-                    downs.append(cache.down)
-            moved = [
-                self._advance(n, up, down, state[n], targets[n], flips[n])
-                for n, (up, down) in enumerate(zip(ups, [*downs, None], strict=True))
-            ]
-            state, activity = [s for s, _ in moved], [a for _, a in moved]
-            for n, (fast, cache) in enumerate(pairs):
-                if isinstance(fast, FastConv) and isinstance(cache, ConvCache):
-                    _convolve(fast, cache, flips[n])
-                elif isinstance(fast, FastDense) and isinstance(cache, DenseCache):
-                    _multiply(fast, cache, flips[n], flips[n + 1])
-            flips, moves = ([each.turned() for each in lists] for lists in (flips, moves))
-        return Phase(state, activity, largest_change(state, before), self._ran(steps), caches)
 
 
 # --- sums that follow events: launches, then kernels

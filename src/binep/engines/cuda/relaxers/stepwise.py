@@ -16,7 +16,7 @@ from torch import Tensor
 from binep.core.dynamics import Prototypical
 from binep.core.plan import PhasePlan
 from binep.engines.cuda.convolution import launch
-from binep.engines.cuda.layout import EventList, FastConv, FastDense
+from binep.engines.cuda.layout import FastConv, FastDense
 from binep.engines.cuda.relaxers.base import Phase, Relaxer, all_dense, largest_change
 from binep.engines.cuda.rules import (
     Target,
@@ -70,7 +70,28 @@ class Step(NamedTuple):
     units: int
 
 
-NOT_LISTED = EventList(None, None, None)
+class EventList(NamedTuple):
+    """Neurons of a layer to which something happens in a step, sample by sample; or none.
+
+    Attributes:
+        events: int32, (batch, units). counts: int32, (batch,): how many there are.
+        spent: int32, (batch,): those of the step before, to be set to zero.
+    """
+
+    events: Any = None
+    counts: Any = None
+    spent: Any = None
+
+    @classmethod
+    def of(cls, state: Tensor) -> "EventList":
+        """Room for one event of each neuron."""
+        whole = {"dtype": torch.int32, "device": state.device}
+        counts = torch.zeros(2, len(state), **whole)
+        return cls(torch.empty(len(state), state[0].numel(), **whole), *counts)
+
+    def turned(self) -> "EventList":
+        """For the next step: the counts of this one are spent by then."""
+        return self._replace(counts=self.spent, spent=self.counts)
 
 
 @triton.jit
@@ -293,7 +314,7 @@ class Stepwise(Relaxer):
         down: Tensor | None,
         state: Tensor,
         target: Target,
-        listed: EventList = NOT_LISTED,
+        listed: EventList = EventList(),  # noqa: B008, it is a value
     ) -> tuple[Tensor, Tensor]:
         """A layer's next state and activity.
 
