@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-MOST = 32  # graphs that are kept: each holds the memory of a mini-batch
+MOST = 16  # graphs that are kept: each holds the memory of a mini-batch
 
 
 class Replayable(Protocol):
