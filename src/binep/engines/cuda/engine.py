@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from binep.core.couplings import levels
-from binep.core.gradients import BackpropThroughTime, EquilibriumPropagation, Learning
+from binep.core.gradients import EquilibriumPropagation, Learning
 from binep.core.kinds import name_of
 from binep.core.metrics import Tally
 from binep.core.network import READOUTS, Network
@@ -76,10 +76,8 @@ class CudaEngine:
         self.totals = torch.zeros(7, dtype=torch.float64, device=self.device)
         self.learner = Learner(network, self.couplings, optimizers, self.flips)
         self.numbers = self.learner.numbers
-        settling = learning
-        if isinstance(learning, BackpropThroughTime):
-            settling = EquilibriumPropagation(learning.free_steps, 1, 1.0)
-        self.relaxer = relaxer(network, settling, self.couplings, self.numbers.sign, self.dtype)
+        margin = getattr(learning.plan(), "margin", 0.0)
+        self.relaxer = relaxer(network, self.couplings, self.numbers.sign, self.dtype, margin)
         exact = network.neuron.binary and all(c.binary for c in network.couplings)
         self.precision = "exact" if exact else self.relaxer.real_precision
         # A mini-batch that is one launch a phase is over before the next one could be launched.

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from binep.core.couplings import Dense
-from binep.core.gradients import EquilibriumPropagation
 from binep.core.network import Network
 from binep.core.plan import PhasePlan
 from binep.engines.base import Capabilities
@@ -43,14 +42,14 @@ class Relaxer:
         takes: the networks that it can relax.
         one_launch: whether a phase is one. real_precision: in what real activities are sent.
         couplings: in the layout of the GPU. dtype: of what the first layers send.
-        sign: f32, (1,): the drawn sign of beta.
+        sign: f32, (1,): the drawn sign of beta. margin: see `ContrastPlan`.
     """
 
     network: Network
-    learning: EquilibriumPropagation
     couplings: list[FastDense | FastConv]
     sign: Tensor
     dtype: torch.dtype
+    margin: float = 0.0
 
     takes: ClassVar[Capabilities] = Capabilities()
     one_launch: ClassVar[bool] = False
@@ -102,7 +101,7 @@ class Relaxer:
 
     def target_of(self, phase: PhasePlan, origin: Phase | None, labels: Tensor | None) -> Target:
         """What labels do to the outputs in a phase."""
-        margin = self.learning.margin or None
+        margin = self.margin or None
         if labels is None or (margin is None and not phase.nudged):
             return Target()
         target = Target(labels, self.network.per_class, margin)
