@@ -221,11 +221,7 @@ class ImperfectBop(Bop):
         momentum.mul_(1 - self.imperfections.momentum_leak).add_(p.grad * rate)
         if self.imperfections.momentum_bits is not None:
             self._store(momentum, threshold)
-        flip = (momentum.abs() > threshold) & (momentum.sign() == p.sign())
-        p.copy_(torch.where(flip, -p, p))
-        flips = int(flip.sum())
-        self.state[p]["flips"] += flips
-        return flips
+        return self._flip_where_due(p, threshold)
 
     def _store(self, momentum: Tensor, threshold: float) -> None:
         """Round to one of the values that the bits have, up or down at random, without bias."""

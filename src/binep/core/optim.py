@@ -24,6 +24,11 @@ class _WithoutCompiler(Optimizer):
         inspect.unwrap(Optimizer.add_param_group)(self, param_group)
 
 
+def flips(weights: Tensor, momentum: Tensor, threshold: float) -> Tensor:
+    """Which weights flip: `|m| > tau` and `sign(m) = sign(w)`."""
+    return (momentum.abs() > threshold) & (momentum.sign() == weights.sign())
+
+
 class Bop(_WithoutCompiler):
     """The binary optimizer of Helwegen et al. (alg:bop), without latent weights.
 
@@ -99,13 +104,15 @@ class Bop(_WithoutCompiler):
         if p.grad is None:
             return 0
         rate, threshold = self.prepare(p, group)
-        momentum = self.state[p]["momentum"]
-        momentum.add_(p.grad * rate)
-        flip = (momentum.abs() > threshold) & (momentum.sign() == p.sign())
+        self.state[p]["momentum"].add_(p.grad * rate)
+        return self._flip_where_due(p, threshold)
+
+    def _flip_where_due(self, p: Tensor, threshold: float) -> int:
+        flip = flips(p, self.state[p]["momentum"], threshold)
         p.copy_(torch.where(flip, -p, p))
-        flips = int(flip.sum())
-        self.state[p]["flips"] += flips
-        return flips
+        count = int(flip.sum())
+        self.state[p]["flips"] += count
+        return count
 
     def prepare(self, p: Tensor, group: dict[str, Any]) -> tuple[float, float]:
         """Let a parameter's momentum decay by one step; returns `gamma/decay`, `tau/decay`.
