@@ -133,10 +133,9 @@ def build(
         case.input_shape,
         couplings,
         bits if case.bits else neuron or HardSigmoid(),
-        "energy" if case.bits else "prototypical",
-        case.per_class,
-        case.classes,
-        **case.options,
+        per_class=case.per_class,
+        classes=case.classes,
+        **{"dynamics": "energy" if case.bits else "prototypical", **case.options},
     )
     with torch.no_grad():
         for coupling in couplings:
