@@ -37,7 +37,6 @@ BITS: dict[str, list[Any]] = {
     "learning.nudge": NUDGES,
     "learning.beta": [2.0, 1.0, 0.7, -1.5],
     "learning.margin": [0.0, 0.0, 0.3],
-    "learning.tolerance": [None, None, None, 0.0, 0.05],
     "threshold": [0.5, 0.5, 0.3, 0.7, -0.1, 1.5],
     "sigma": [0.5, 0.5, 0.2, 0.25, 3.0],
     "options.initial_state": [None, 0.0, 0.5, -0.5],
@@ -65,7 +64,10 @@ REAL: dict[str, list[Any]] = {
 SIZES = {"sizes": [(1, 2), (3, 3, 2), (9, 4), (64, 65)]}
 REAL_SIZES = {"sizes": [(1, 2), (3, 3, 2), (9, 4), (17,)]}
 FEW = {"sizes": [(2, 1)]}
-DT = {"options.dt": [0.5, 0.5, 0.3, 1.0]}
+CPU_ONLY: dict[str, list[Any]] = {
+    "options.dt": [0.5, 0.5, 0.3, 1.0],
+    "learning.tolerance": [None, None, None, 0.0, 0.05],
+}
 SETTLES = {"learning.free_steps": [12, 60], "learning.nudged_steps": [4, 9]}
 SHORT = {"learning.free_steps": [6], "learning.nudged_steps": [4]}
 THROUGH_TIME = {
@@ -120,7 +122,7 @@ def assert_bits_agree(case: Case, engine: str) -> int:
 
 
 @pytest.mark.parametrize(
-    "case", named(cases(70, {**BITS, **SETTLES, **DT, **SIZES}, SHAPES, **WIDE))
+    "case", named(cases(70, {**BITS, **SETTLES, **CPU_ONLY, **SIZES}, SHAPES, **WIDE))
 )
 def test_packed_has_the_bits_of_the_reference(case: Case):
     pytest.importorskip("numba")
