@@ -116,7 +116,7 @@ def test_no_test_image_is_looked_at(monkeypatch):
     whole = load("digits")
     test = replace(whole.test, images=whole.test.images[:0], labels=whole.test.labels[:0])
     blind = replace(whole, test=test)
-    monkeypatch.setattr(tune, "load_dataset", lambda *words, **options: blind)
+    monkeypatch.setattr(recipes.Recipe, "load_data", lambda self, **options: blind)
     seen: list[Dataset] = []
     build = runs.build_trainer
 

@@ -154,7 +154,7 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], left: i
 def coupling_names(recipe: Recipe) -> list[str]:
     """What joins what, from input to output.
 
-    >>> from binep.recipe import load
+    >>> from binep.training.recipe import load
     >>> coupling_names(load("mnist-conv-w"))
     ['1: conv 1–32', '2: conv 32–64', '3: 3136–10']
     """
