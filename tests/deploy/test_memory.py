@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from test_runtime import BINARY, REAL, build, images
 
 from binep.deploy import layout, memory
 from binep.deploy.export import store
 from binep.deploy.runtime import Runtime
-from test_deploy_runtime import BINARY, REAL, build, images
 
 
 def exported(case: tuple, folder: Path, count: int = 3):

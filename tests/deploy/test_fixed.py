@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from test_runtime import BINARY, REAL, build, images
 
 from binep import EquilibriumPropagation
 from binep.deploy.export import store
@@ -11,7 +12,6 @@ from binep.deploy.fixed import FixedNetwork, _first, compare_decisions, compare_
 from binep.deploy.learning import FixedLearner, FixedRule, Rule
 from binep.deploy.runtime import Runtime
 from binep.errors import BinepError
-from test_deploy_runtime import BINARY, REAL, build, images
 
 
 def rule(

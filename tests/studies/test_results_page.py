@@ -15,7 +15,7 @@ from binep.studies.results_page import TUNING, overview, write_overview
 from binep.training import recipe as recipes
 from binep.training.runs import Run
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def made_up(name: str, seed: int, test: float, epochs: int, *overrides: str) -> Run:

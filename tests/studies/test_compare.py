@@ -175,7 +175,7 @@ def test_mistakes_are_told():
 
 
 def test_the_projects_questions_can_all_be_asked():
-    asked = runpy.run_path(str(Path(__file__).parents[1] / "benchmarks" / "choose.py"))
+    asked = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "choose.py"))
     for question in asked["QUESTIONS"].values():
         found = make_variants(question.recipe, question.variants, base=False)
         recipes_ = [choices.settings(variant.recipe) for variant in found]

@@ -17,7 +17,7 @@ import torch
 from binep.training import recipe as recipes
 from binep.training import runs
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 QUICK = [
     *("--set", "network.dense=[24]", "--set", "learning.free_steps=8"),
     *("--set", "training.batch_size=200", "--epochs", "2", "--device", "cpu"),

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from test_fixed import rule
+from test_runtime import BINARY, REAL, build, images
 
 from binep.deploy import c_program, layout
 from binep.deploy.export import store
@@ -14,8 +16,6 @@ from binep.deploy.fixed import FixedNetwork
 from binep.deploy.learning import FixedLearner, FixedRule, learnt
 from binep.deploy.runtime import Runtime
 from binep.errors import BinepError
-from test_deploy_fixed import rule
-from test_deploy_runtime import BINARY, REAL, build, images
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 
