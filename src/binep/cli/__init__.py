@@ -1,5 +1,6 @@
 """The command line: thin, one function a command. Everything it does is a function elsewhere."""
 
+import os
 import sys
 from typing import Annotated, Any
 
@@ -12,6 +13,10 @@ from binep.cli.shipping import export, hardware, predict
 from binep.cli.studying import bench, choose, reproduce, results, tune
 from binep.cli.training import list_runs, recipes, train
 from binep.errors import BinepError
+
+# Torch's threads would wait for each other without giving way, and with another program on one of
+# the cores each would wait for its turn again and again. To be said before torch is imported.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 app = typer.Typer(
     name="binep",

@@ -1,5 +1,6 @@
 """Commands that train, and that list what can be trained."""
 
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -54,6 +55,9 @@ def train(
     checkpoint_every: Annotated[
         float, typer.Option(metavar="SECONDS", help="Seconds between checkpoints within an epoch.")
     ] = 300.0,
+    threads: Annotated[
+        int | None, typer.Option(help="Number of threads on a CPU; by default one per core.")
+    ] = None,
     own_data: OwnData = None,
     overrides: Overrides = None,
     as_json: AsJson = False,
@@ -75,6 +79,8 @@ def train(
         usual_watcher,
     )
 
+    if threads is not None:
+        _use_threads(threads)
     if epochs is not None:
         overrides = [*(overrides or []), f"training.epochs={epochs}"]
     overrides = with_data(overrides, own_data)
@@ -124,6 +130,15 @@ def train(
         print_json(results)
     if not all(result["finished"] for result in results):
         sys.exit(INTERRUPTED)
+
+
+def _use_threads(count: int) -> None:
+    import torch
+
+    if count < 1:
+        raise BinepError(f"--threads {count}: allowed is at least 1")
+    os.environ["OMP_NUM_THREADS"] = str(count)  # as if the shell had chosen
+    torch.set_num_threads(count)
 
 
 def _tell_outcome(run: Any, words: list[str]) -> None:
