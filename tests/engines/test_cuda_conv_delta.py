@@ -11,7 +11,7 @@ pytest.importorskip("triton")
 import triton
 import triton.language as tl
 
-from binep import ConvPool, Dense, EquilibriumPropagation, Network, relax
+from binep import ConvPool, Dense, Network, relax
 from binep.core import metrics
 from binep.core.plan import PhasePlan
 from binep.core.relaxation import Nudge, step
@@ -55,8 +55,7 @@ def relaxer_of(net: Network) -> ConvDelta:
     for fast in couplings:
         fast.begin()
         fast.refresh()
-    learning = EquilibriumPropagation(FREE.steps, 5, BETA)
-    return ConvDelta(net, learning, couplings, torch.ones(1, device=DEVICE), copies.first)
+    return ConvDelta(net, couplings, torch.ones(1, device=DEVICE), copies.first)
 
 
 def drive(net: Network, x: torch.Tensor) -> torch.Tensor:

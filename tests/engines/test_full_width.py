@@ -83,7 +83,10 @@ def weakened(name: str, overrides: list[str]) -> Recipe:
         gains.append(NORM / fans / float(coupling.weight.detach().abs().mean()))
     nudge = []
     if recipe.learning.method == "ep":
-        beta = [2.0, 2.0, 8.0, 8.0, 40.0][len(recipe.network.conv)]
+        deep = len(recipe.network.dense) > 1
+        beta = [6.0 if deep else 2.0, 2.0, 8.0, 8.0, 40.0][len(recipe.network.conv)]
+        # Both signs together make twice the change.
+        beta /= 2 if recipe.learning.sign == "centered" else 1
         nudge = [f"learning.beta={beta}", "learning.nudge=constant"]
     return recipes.load(name, [*overrides, f"network.gain={gains}", *nudge])
 

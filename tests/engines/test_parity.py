@@ -64,6 +64,8 @@ REAL: dict[str, list[Any]] = {
 SIZES = {"sizes": [(1, 2), (3, 3, 2), (9, 4), (64, 65)]}
 REAL_SIZES = {"sizes": [(1, 2), (3, 3, 2), (9, 4), (17,)]}
 FEW = {"sizes": [(2, 1)]}
+# A GPU sums real numbers in an order of its own.
+EXACT_INPUT = {"kind": ["pixels", "bits"]}
 CPU_ONLY: dict[str, list[Any]] = {
     "options.dt": [0.5, 0.5, 0.3, 1.0],
     "learning.tolerance": [None, None, None, 0.0, 0.05],
@@ -132,7 +134,7 @@ def test_packed_has_the_bits_of_the_reference(case: Case):
 @pytest.mark.parametrize(
     "case",
     named(
-        cases(100, {**BITS, **SETTLES, **SIZES}, SHAPES, **WIDE)
+        cases(100, {**BITS, **SETTLES, **SIZES, **EXACT_INPUT}, SHAPES, **WIDE)
         if GPU
         else cases(12, {**BITS, **SHORT, **FEW}, SHAPES, **NARROW)
     ),
@@ -207,7 +209,8 @@ class Yardstick:
 
     def __init__(self, case: Case, unit: float, device: torch.device, rests: bool) -> None:
         double: dict[str, Any] = {"dtype": torch.float64, "device": device}
-        self.unit, self.pools = unit, any(conv["pool"] > 1 for conv in case.convs)
+        self.unit, self.sizes = unit, case.sizes
+        self.pools = any(conv["pool"] > 1 for conv in case.convs)
         self.truth = trained(case, "reference", **double)
         start = build(case, "reference").network.initial_state
         rough = []
@@ -228,7 +231,8 @@ class Yardstick:
         # What was learnt is the difference of a parameter before and after, in float32.
         least = self.LEAST * (float(truth.norm()) + truth.numel() ** 0.5)
         if self.pools:
-            least += 0.05 * float(truth.norm())  # one pool of one sample that takes another winner
+            # One pool of one sample that takes another winner.
+            least += (0.05 if min(self.sizes) > 3 else 0.3) * float(truth.norm())
         if name == "tally flips":
             least = max(least, 1.0)  # one momentum that all but reached its threshold
         if name == "tally residual":

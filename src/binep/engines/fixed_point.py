@@ -25,12 +25,16 @@ def sums_fit(network: Network, learning: Learning) -> bool:
     """Whether sums over what nudged outputs send fit, also where that is beyond [0, 1]."""
     if not network.sends_state or not isinstance(learning, EquilibriumPropagation):
         return True
-    beta, outputs = abs(learning.beta), network.shapes[-1][0]
-    # s = rho + beta (y - s) stays within this as long as it does not grow from step to step.
-    largest = 1 + beta
-    if learning.nudge == "live":
-        largest = largest / (1 - beta) if beta < 1 else math.inf
-    return outputs * largest * _unit(outputs) < 2**SUM_BITS
+    outputs = network.shapes[-1][0]
+    return outputs * largest_state(learning) * _unit(outputs) < 2**SUM_BITS
+
+
+def largest_state(learning: EquilibriumPropagation) -> float:
+    """What a nudged output that is not clamped, `s = rho + beta (y - s)`, stays within."""
+    beta = abs(learning.beta)
+    if learning.nudge == "constant":
+        return 1 + beta
+    return (1 + beta) / (1 - beta) if beta < 1 else math.inf
 
 
 def _unit(fan: int) -> float:

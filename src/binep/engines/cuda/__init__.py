@@ -3,18 +3,25 @@
 from collections.abc import Iterator
 
 from binep.core.couplings import ConvPool
-from binep.core.gradients import Learning
+from binep.core.gradients import EquilibriumPropagation, Learning
 from binep.core.network import Network
 from binep.core.neurons import Heaviside
 from binep.engines.base import Capabilities
+from binep.engines.fixed_point import largest_state
 
 EXACT_SUM = 2**24  # float32 holds the integers below
+SPREAD = 1024  # times which changes of real activities are sent, see `learning`
+LARGEST_CHANGE = 65504 / SPREAD  # so that it is a float16
 DIGIT_BITS = 10  # of the parts in which scales are added up, see `layout.split_digits`
 
 
 def _limits(network: Network, learning: Learning) -> Iterator[str]:
     if learning.tolerance is not None:
         yield f"all steps of a phase, not tolerance={learning.tolerance}"
+    if network.sends_state and isinstance(learning, EquilibriumPropagation):
+        largest = largest_state(learning) * (2 if learning.sign == "centered" else 1)
+        if largest >= LARGEST_CHANGE:
+            yield f"a smaller beta: outputs can change by {largest:g}, at most {LARGEST_CHANGE:g}"
     if not network.neuron.binary:
         return
     for n, coupling in enumerate(network.couplings):

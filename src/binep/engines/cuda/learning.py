@@ -19,6 +19,7 @@ from binep.core.couplings import levels
 from binep.core.network import Network
 from binep.core.optim import Optimizers, PositiveSGD
 from binep.core.weights import BinaryWeight
+from binep.engines.cuda import SPREAD
 from binep.engines.cuda.convolution import launch
 from binep.engines.cuda.layout import FastConv, FastDense, flat, product
 from binep.engines.cuda.packing import Packed
@@ -26,8 +27,6 @@ from binep.engines.cuda.relaxers.base import Phase, power_of_two
 from binep.engines.cuda.rules import flip
 from binep.engines.torch.engine import tensor_cores
 
-# Factor on changes of real activities, which would else sink below what float16 can hold.
-SPREAD = 1024
 ABOVE, BELOW = 64, 64  # a tile of synapses
 
 
