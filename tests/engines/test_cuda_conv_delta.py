@@ -189,6 +189,7 @@ def test_from_a_rest_nothing_moves_but_what_a_nudge_pushes(
     assert metrics.cosine({"": changes[0]}, {"": changes[1]})[""] > 0.9
 
 
+@pytest.mark.slow
 def test_how_a_sample_moves_does_not_depend_on_the_others(
     rested: tuple[ConvDelta, torch.Tensor, Phase], monkeypatch: pytest.MonkeyPatch
 ):

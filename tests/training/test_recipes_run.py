@@ -4,6 +4,8 @@ Phases and mini-batches are short, so that networks of a hundred million synapse
 everything else is the recipe's own. A schedule acts between epochs: the first is that without it.
 """
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -22,7 +24,15 @@ def made_up(name: str) -> Dataset:
     return Dataset(name, split, split, source.classes, source.mean, source.std)
 
 
-@pytest.mark.parametrize("name", [n for n in recipes.names() if not n.endswith("-schedule")])
+def marked(name: str) -> Any:
+    """Recipes that only extend one of a hundred million synapses take their time."""
+    again = name.startswith("mnist-2fc-wa-")
+    return pytest.param(name, marks=pytest.mark.slow if again else ())
+
+
+@pytest.mark.parametrize(
+    "name", [marked(n) for n in recipes.names() if not n.endswith("-schedule")]
+)
 def test_three_mini_batches(name: str):
     recipe = recipes.load(name, SHORT)
     trainer = runs.build_trainer(recipe, made_up(recipe.data.name), 0, torch.device("cpu"))
