@@ -26,7 +26,7 @@ import torch
 
 import binep
 from binep.core.relaxation import step
-from binep.deploy import c_program, packed
+from binep.deploy import c_program
 from binep.deploy.export import Options, export
 from binep.training import runs
 
@@ -83,7 +83,6 @@ def main() -> None:
         (file,) = export(run, folder)
         export(run, folder / "c", "c", Options(vectors=0), data_dir=words.data_dir)
         programs = {title: compiled(folder / "c", flags) for title, flags in BUILDS.items()}
-        stored = packed.load(file)
         fast, plain = binep.load(file), binep.load(file, kernels=False)
 
         expected = torch.cat([relaxed(x) for x in test.images.split(500)]).numpy()
@@ -94,7 +93,7 @@ def main() -> None:
         found |= {"numpy, kernels": fast.predict(pixels), "numpy, plain": plain.predict(pixels)}
         for title, classes in found.items():
             print(f"{title}: {(classes != expected).sum()} of {len(expected)} predictions differ")
-        print(f"file: {file.stat().st_size} bytes, information {packed.information(stored)}")
+        print(f"file: {file.stat().st_size} bytes")
 
         few = folder / "few.bin"
         count = words.images
