@@ -71,11 +71,11 @@ CPU_ONLY: dict[str, list[Any]] = {
     "learning.tolerance": [None, None, None, 0.0, 0.05],
 }
 SETTLES = {"learning.free_steps": [12, 60], "learning.nudged_steps": [4, 9]}
-SHORT = {"learning.free_steps": [6], "learning.nudged_steps": [4]}
+SHORT = {"learning.free_steps": [4], "learning.nudged_steps": [3]}
 THROUGH_TIME = {
     **{name: values for name, values in REAL.items() if not name.startswith("learning")},
-    "learning.free_steps": [6],
-    "learning.steps": [1, 3, 6],
+    "learning.free_steps": [4],
+    "learning.steps": [1, 2, 4],
     "learning.pulls_at": ["state", "drive"],
 }
 
