@@ -294,9 +294,9 @@ def test_cuda_backpropagates_as_the_reference_does(case: Case):
 
 
 def test_bounds_could_be_missed():
-    """Most of what the yardstick measures is well below the numbers themselves."""
+    """Of many numbers, what the yardstick measures is well below the number itself."""
     some = [case for case in DELTA if case.sizes == (9, 4)]
     found = [Yardstick(case, DELTA_UNIT, torch.device("cpu"), True).sharp() for case in some]
     found += [Yardstick(case, CUDA_UNIT, CUDA, GPU).sharp() for case in CUDA_REAL[:10]]
     sharp = [one for each in found for one in each]
-    assert sum(sharp) > 0.4 * len(sharp)
+    assert sum(sharp) > len(sharp) / 3
