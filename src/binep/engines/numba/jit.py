@@ -81,6 +81,7 @@ def _pool(threads: int) -> ThreadPoolExecutor:
 
 
 _lent: list[int] = []
+_called: set[Any] = set()  # kernels that have been run in shares
 
 
 @contextmanager
@@ -113,7 +114,9 @@ def run_shares(share: Any, *args: Any, own: Sequence[tuple[Any, ...]] = ()) -> l
     def run(thread: int) -> Any:
         return share(*args, *(own[thread] if own else ()), threads, thread)
 
-    # What is not compiled yet is compiled by the first share alone.
-    first = [] if share.signatures else [run(0)]
+    # What is not compiled yet is compiled by the first share alone. Asking Numba each time would
+    # cost more than many a share.
+    first = [] if share in _called else [run(0)]
+    _called.add(share)
     others = [_pool(threads).submit(run, n) for n in range(1, threads)]
     return [*(first or [run(0)]), *(other.result() for other in others)]
