@@ -128,10 +128,6 @@ class EquilibriumPropagation:
             phases, minus, span = (free, nudged), 0, beta
         return ContrastPlan(phases, 1, minus, span, self.margin, self.tolerance)
 
-    def handicap(self, target: Tensor) -> Tensor | None:
-        """What drives the outputs against their target, like it; None without a margin."""
-        return self.plan().handicap(target)
-
     def draw_sign(self) -> int:
         """The sign of beta for a mini-batch: +1, or with `sign="random"` a fresh +1 or -1."""
         if self.sign != "random":

@@ -141,7 +141,8 @@ def from_arrays(
     >>> own.image_shape, own.classes, own.class_names, len(own.test)
     ((4,), 2, ('no', 'yes'), 2)
     """
-    samples, marks = _samples(images, where), _labels(labels, len(_array(images)), where)
+    samples = _samples(images, where)
+    marks = _labels(labels, len(samples), where)
     if test_images is None:
         kept, held = _drawn(len(samples), test, seed, where)
         parts = (samples[kept], marks[kept]), (samples[held], marks[held])

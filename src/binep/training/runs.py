@@ -88,7 +88,7 @@ class Run:
     ) -> Dataset:
         """The data that the run trains and is tested on."""
         whole = self.recipe.load_data(data_dir=data_dir, offline=offline)
-        _check_same_data(self.folder, self.record, self.recipe, whole)
+        _check_same_data(self.folder, self.record, self.recipe, _mark(self.recipe, whole))
         return self.recipe.hold_out(whole.to(select_device(device)))
 
     def evaluate(
@@ -104,10 +104,17 @@ class Run:
         return evaluate(self.engine(device), dataset, getattr(dataset, split))
 
 
-def _check_same_data(folder: Path, record: dict[str, Any], recipe: Recipe, found: Dataset) -> None:
+def _mark(recipe: Recipe, dataset: Dataset) -> str | None:
+    """The fingerprint of data of one's own; None of those that binep verifies by itself."""
+    return None if recipe.data.path is None else fingerprint(dataset)
+
+
+def _check_same_data(
+    folder: Path, record: dict[str, Any], recipe: Recipe, mark: str | None
+) -> None:
     """See that data of one's own are still those that the run was trained on."""
     seen = record.get("data_fingerprint")
-    if recipe.data.path is not None and seen is not None and seen != fingerprint(found):
+    if mark is not None and seen is not None and seen != mark:
         raise BinepError(
             f"{recipe.data.path} is not what {folder} was trained on: its content has changed; "
             "bring the file back, or train anew in another --out"
@@ -236,9 +243,9 @@ def train(
         _check_part_of(recipe, seed, trunk)
     place = select_device(device)
     dataset = recipe.load_data(data_dir=data_dir, offline=offline)
-    mark = None if recipe.data.path is None else fingerprint(dataset)
+    mark = _mark(recipe, dataset)
     if _is_run(folder):
-        _check_same_data(folder, open_run(folder).record, recipe, dataset)
+        _check_same_data(folder, open_run(folder).record, recipe, mark)
     trainer = build_trainer(
         recipe, recipe.hold_out(dataset.to(place)), seed, place, engine, watcher.say
     )
