@@ -88,23 +88,31 @@ def dense(network: Network) -> Coupling:
 
 
 STRANGERS = {
-    "real neuron": ("digits-1fc-w", change("neuron", Tanh()), "its neuron is of class Tanh"),
-    "hard sigmoid": ("digits-1fc-w", change("neuron", Soft()), "its neuron .* Soft"),
-    "binary neuron": ("digits-1fc-wa", change("neuron", Late()), "its neuron .* Late"),
-    "dynamics": ("digits-1fc-wa", change("dynamics", Slow(0.5)), "its dynamics .* Slow"),
-    "dense": ("digits-1fc-wa", of_class(Sparse, dense), "coupling 1 .* Sparse.*Dense and ConvPool"),
-    "grandchild": ("digits-1fc-wa", of_class(LabelledSparse, dense), "coupling 1 .* Labelled"),
+    "real neuron": ("digits-1fc-w", change("neuron", Tanh()), r"does not know Tanh \(neuron\)"),
+    "hard sigmoid": ("digits-1fc-w", change("neuron", Soft()), r"Soft \(neuron\)"),
+    "binary neuron": ("digits-1fc-wa", change("neuron", Late()), r"Late \(neuron\)"),
+    "dynamics": ("digits-1fc-wa", change("dynamics", Slow(0.5)), r"Slow \(dynamics\)"),
+    "dense": (
+        "digits-1fc-wa",
+        of_class(Sparse, dense),
+        r"Sparse \(coupling 1\): allowed is ConvPool or Dense",
+    ),
+    "grandchild": (
+        "digits-1fc-wa",
+        of_class(LabelledSparse, dense),
+        r"LabelledSparse \(coupling 1\)",
+    ),
     "conv": (
         "digits-conv-wa",
         of_class(Blurred, lambda n: n.couplings[0]),
-        "coupling 0 .* Blurred",
+        r"Blurred \(coupling 0\)",
     ),
     "weight": (
         "digits-1fc-wa",
         of_class(Flipped, lambda n: n.couplings[0].synapses),
-        "weight of coupling 0 is of class Flipped",
+        r"Flipped \(weight of coupling 0\)",
     ),
-    "network": ("digits-1fc-wa", of_class(Doubled, lambda n: n), "the network is of class Doubled"),
+    "network": ("digits-1fc-wa", of_class(Doubled, lambda n: n), r"Doubled \(network\)"),
 }
 
 

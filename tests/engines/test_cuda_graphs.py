@@ -126,5 +126,7 @@ def test_an_optimizer_that_is_not_known_is_refused():
     net, engine = trained(ReferenceEngine, bits=False)
     known = engine.optimizers
     adam = torch.optim.SGD(known.sgd.param_groups[0]["params"], lr=0.1, momentum=0.9)
-    with pytest.raises(BinepError, match="does not run SGD: allowed is PlainSGD"):
+    with pytest.raises(
+        BinepError, match=r"does not run SGD \(optimizer sgd\): allowed is PlainSGD"
+    ):
         CudaEngine(net, engine.learning, Optimizers(known.bop, adam, known.scale_sgd))

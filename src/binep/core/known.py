@@ -1,34 +1,64 @@
-"""Networks made of binep's own parts only: what an export, or a count of operations, relies on."""
+"""Which parts somebody knows who computes them in their own way: an engine, an export, a count.
+
+They write `Dense` or `HardSigmoid` out for themselves, so they must not take a subclass of it,
+whose methods they would ignore: types are compared exactly, with `kind_of`.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from binep.core.couplings import ConvPool, Dense
 from binep.core.dynamics import EnergyBased, Prototypical
 from binep.core.imperfect import ImperfectNetwork, ImperfectWeight
-from binep.core.kinds import is_one_of
+from binep.core.kinds import is_one_of, name_of
 from binep.core.network import Network
 from binep.core.neurons import HardSigmoid, Heaviside
 from binep.core.weights import BinaryWeight, RealWeight
 from binep.errors import BinepError
 
+Part = tuple[str, object, frozenset[type]]  # its place, itself, what it may be exactly
+
+
+@dataclass(frozen=True)
+class Known:
+    """The exact types of the parts of a network."""
+
+    networks: frozenset[type] = frozenset({Network})
+    couplings: frozenset[type] = frozenset({Dense, ConvPool})
+    weights: frozenset[type] = frozenset({BinaryWeight, RealWeight})
+    neurons: frozenset[type] = frozenset({HardSigmoid, Heaviside})
+    dynamics: frozenset[type] = frozenset({Prototypical, EnergyBased})
+
+    def parts(self, network: Network) -> Iterator[Part]:
+        yield "network", network, self.networks
+        yield "neuron", network.neuron, self.neurons
+        yield "dynamics", network.dynamics, self.dynamics
+        for n, coupling in enumerate(network.couplings):
+            yield f"coupling {n}", coupling, self.couplings
+            yield f"weight of coupling {n}", coupling.synapses, self.weights
+
+
+def strangers(parts: Iterable[Part]) -> Iterator[str]:
+    """What is not exactly of one of its types, each as it would follow "does not run ..."."""
+    for place, part, kinds in parts:
+        if not is_one_of(part, kinds):
+            yield f"{name_of(part)} ({place}): allowed is {one_of(kinds)}"
+
+
+def one_of(kinds: Iterable[type | str]) -> str:
+    return " or ".join(sorted(k if isinstance(k, str) else k.__name__ for k in kinds))
+
+
+# On imperfect hardware the stored weights are what is exported and counted.
+_STORED = Known(
+    networks=frozenset({Network, ImperfectNetwork}),
+    weights=frozenset({BinaryWeight, RealWeight, ImperfectWeight}),
+)
+
 
 def check_known(network: Network, task: str) -> None:
-    """Refuse a network with a part that is not exactly one of binep's own: a subclass is not.
-
-    On imperfect hardware the stored weights are what is exported and counted.
-    """
-    parts: list[tuple[str, object, tuple[type, ...]]] = [
-        ("the network", network, (Network, ImperfectNetwork)),
-        ("its neuron", network.neuron, (HardSigmoid, Heaviside)),
-        ("its dynamics", network.dynamics, (Prototypical, EnergyBased)),
-    ]
-    for n, coupling in enumerate(network.couplings):
-        weights = (BinaryWeight, RealWeight, ImperfectWeight)
-        parts.append((f"coupling {n}", coupling, (Dense, ConvPool)))
-        parts.append((f"the weight of coupling {n}", coupling.synapses, weights))
-    for place, part, allowed in parts:
-        if not is_one_of(part, allowed):
-            names = " and ".join(kind.__name__ for kind in allowed)
-            raise BinepError(
-                f"{task}: {place} is of class {type(part).__name__}, of which it is not known what "
-                f"it computes; allowed are exactly {names}, and classes that declare "
-                "`computes_like` one of them"
-            )
+    """Refuse to export or count a network with a part that is not exactly one of binep's own."""
+    for stranger in strangers(_STORED.parts(network)):
+        raise BinepError(
+            f"{task} does not know {stranger}, or a class that declares `computes_like` one of them"
+        )

@@ -1,27 +1,25 @@
 """What a backend is, and what it declares that it runs.
 
 A backend writes the rules of the core out for itself, for speed. So it may only take what it knows
-exactly: types are compared with `kind_of`, and a user's subclass, whose methods it would ignore,
-is not its parent. What no declaration of types can say (sums that must stay exact, an operation
-that this torch lacks) a backend gives as its `limits`.
+exactly, see `core.known`. What no declaration of types can say (sums that must stay exact, an
+operation that this torch lacks) a backend gives as its `limits`.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from binep.core.couplings import ConvPool, Dense
-from binep.core.dynamics import EnergyBased, Prototypical
 from binep.core.gradients import BackpropThroughTime, EquilibriumPropagation, Learning
 from binep.core.kinds import is_one_of, name_of
+from binep.core.known import Known, Part, one_of, strangers
 from binep.core.metrics import Tally
 from binep.core.network import Network
 from binep.core.neurons import HardSigmoid, Heaviside
-from binep.core.optim import Bop, Optimizers
-from binep.core.weights import BinaryWeight, RealWeight
+from binep.core.optim import Bop, Optimizers, PlainSGD, PositiveSGD
 from binep.engines.activity import Activity
 from binep.errors import BinepError
 
@@ -81,47 +79,42 @@ def no_limits(network: Network, learning: Learning) -> Iterable[str]:
 
 
 @dataclass(frozen=True)
-class Capabilities:
+class Capabilities(Known):
     """What a backend runs: for each part of a training, the exact types or values that it knows.
 
     Attributes:
         margin: neurons of networks that it lets learn with a margin.
+        own_sgd: whether it steps biases and scales by itself, and not by their optimizers.
         dt: the only time step of energy-based dynamics that it takes; None: any.
         device: where parameters have to be; None: anywhere.
         limits: what else it asks for, each as it would follow "needs ...".
     """
 
-    couplings: frozenset[type] = frozenset({Dense, ConvPool})
-    weights: frozenset[type] = frozenset({BinaryWeight, RealWeight})
-    neurons: frozenset[type] = frozenset({HardSigmoid, Heaviside})
-    dynamics: frozenset[type] = frozenset({Prototypical, EnergyBased})
     learning: frozenset[type] = frozenset({EquilibriumPropagation, BackpropThroughTime})
     costs: frozenset[str] = frozenset({"mse"})
     margin: frozenset[type] = frozenset({HardSigmoid, Heaviside})
+    own_sgd: bool = False
     dt: float | None = None
     device: str | None = None
     limits: Limits = no_limits
+
+    def _of_training(self, learning: Learning, optimizers: Optimizers) -> Iterator[Part]:
+        yield "learning", learning, self.learning
+        exactly = {"bop": Bop} | (
+            {"sgd": PlainSGD, "scale_sgd": PositiveSGD} if self.own_sgd else {}
+        )
+        for place, kind in exactly.items():
+            if (optimizer := getattr(optimizers, place)) is not None:
+                yield f"optimizer {place}", optimizer, frozenset({kind})
 
     def missing(
         self, network: Network, learning: Learning, optimizers: Optimizers
     ) -> Iterator[str]:
         """What a training would need of this backend that it does not run, most telling first."""
-        known = (
-            ("networks", [network], {Network}),
-            ("neurons", [network.neuron], self.neurons),
-            ("dynamics", [network.dynamics], self.dynamics),
-            ("learning", [learning], self.learning),
-            ("couplings", network.couplings, self.couplings),
-            ("weights", [c.synapses for c in network.couplings], self.weights),
-            ("optimizers of signs", [optimizers.bop] if optimizers.bop else [], {Bop}),
-        )
-        for what, things, kinds in known:
-            for thing in things:
-                if not is_one_of(thing, kinds):
-                    yield f"does not run {name_of(thing)}: its {what} are {_listed(kinds)}"
-                    break
+        parts = chain(self.parts(network), self._of_training(learning, optimizers))
+        yield from (f"does not run {stranger}" for stranger in strangers(parts))
         if network.cost not in self.costs:
-            yield f"does not run cost={network.cost!r}: allowed is {_listed(self.costs)}"
+            yield f"does not run cost={network.cost!r}: allowed is {one_of(self.costs)}"
         if getattr(learning, "margin", 0) and not is_one_of(network.neuron, self.margin):
             yield f"does not learn with a margin where neurons are {name_of(network.neuron)}"
         dt = getattr(network.dynamics, "dt", None)
@@ -146,8 +139,3 @@ class Capabilities:
         for reason in self.reasons(network, learning, optimizers):
             raise BinepError(f"engine {name!r} {reason}; engine 'reference' runs everything")
         learning.check(network)
-
-
-def _listed(kinds: Iterable[type | str]) -> str:
-    names = sorted(kind if isinstance(kind, str) else kind.__name__ for kind in kinds)
-    return " or ".join(names)

@@ -33,4 +33,4 @@ def _limits(network: Network, learning: Learning) -> Iterator[str]:
             yield f"sums below {EXACT_SUM} to be exact, those of coupling {n} can reach {largest}"
 
 
-CUDA = Capabilities(dt=0.5, margin=frozenset({Heaviside}), limits=_limits)
+CUDA = Capabilities(own_sgd=True, dt=0.5, margin=frozenset({Heaviside}), limits=_limits)

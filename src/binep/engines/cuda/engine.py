@@ -19,10 +19,9 @@ from torch import Tensor
 
 from binep.core.couplings import levels
 from binep.core.gradients import EquilibriumPropagation, Learning
-from binep.core.kinds import name_of
 from binep.core.metrics import Tally
 from binep.core.network import READOUTS, Network
-from binep.core.optim import Bop, Optimizers, PlainSGD, PositiveSGD
+from binep.core.optim import Bop, Optimizers
 from binep.core.plan import PhasePlan
 from binep.engines.cuda import CUDA
 from binep.engines.cuda.graph import Graphs
@@ -36,7 +35,6 @@ from binep.engines.cuda.relaxers.dense_events import DenseEvents
 from binep.engines.cuda.relaxers.shallow import Shallow
 from binep.engines.cuda.relaxers.stepwise import Stepwise
 from binep.engines.torch.engine import tensor_cores
-from binep.errors import BinepError
 
 # The fastest first; the last one takes everything.
 RELAXERS: list[type[Relaxer]] = [Shallow, DenseEvents, ConvEvents, DenseDelta, ConvDelta, Stepwise]
@@ -61,12 +59,6 @@ class CudaEngine:
 
     def __init__(self, network: Network, learning: Learning, optimizers: Optimizers) -> None:
         CUDA.check(self.name, network, learning, optimizers)
-        for found, known in ((optimizers.sgd, PlainSGD), (optimizers.scale_sgd, PositiveSGD)):
-            if found is not None and type(found) is not known:
-                raise BinepError(
-                    f"engine 'cuda' does not run {name_of(found)}: allowed is {known.__name__}; "
-                    "engine 'reference' runs everything"
-                )
         self.network, self.learning, self.optimizers = network, learning, optimizers
         self.device = network.couplings[0].synapses.kernel.device
         relaxer = choose_relaxer(network, learning, optimizers)
