@@ -122,6 +122,27 @@ def test_mnist_conv_wa_is_the_row_of_the_table():
     assert optimizers.bop.param_groups[0]["noise"] == 2
 
 
+@pytest.mark.parametrize(
+    ("typed", "toml"),
+    [
+        ("optimizer.gamma=1e-4,1e-5", "optimizer.gamma=[1e-4, 1e-5]"),
+        ("optimizer.gamma= 1e-4 , 1e-5 ", "optimizer.gamma=[1e-4, 1e-5]"),
+        ("network.dense=32,16", "network.dense=[32, 16]"),
+        ("network.dense=32", "network.dense=[32]"),
+        ("network.dense=", "network.dense=[]"),
+    ],
+)
+def test_lists_need_no_brackets_on_the_command_line(typed: str, toml: str):
+    base = ["optimizer.gamma=1e-5", "optimizer.tau=1e-7", "optimizer.lr_bias=0.1"]
+    assert recipes.load("digits-1fc-w", [*base, typed]) == recipes.load(
+        "digits-1fc-w", [*base, toml]
+    )
+    # Where there is no list, a comma is a comma.
+    assert (
+        recipes.load("digits-1fc-w", ["paper.where=Table 1, left"]).paper.where == "Table 1, left"
+    )
+
+
 def test_networks_start_as_the_paper_says():
     generator = random_streams(0)["init"]
     net = recipes.load("digits-conv-wa").build_network(generator)
@@ -281,7 +302,8 @@ def test_overrides_take_toml_values_and_plain_words():
         ("learning.free_steps=2.5", "learning.free_steps=2.5.*an integer"),
         ("learning.margin=-1", "learning.margin=-1.*at least 0"),
         ("learning.sign=centred", "learning.sign='centred'.*'centered'.*positive, random"),
-        ("network.dense=512", "network.dense=512.*a list of integers"),
+        ("network.dense=wide", r'network.dense=\["wide"\].*a list of integers'),
+        ("optimizer.gamma=1e-4,much", r'gamma=\[0.0001, "much"\].*a number or a list of numbers'),
         ("network.dense=[512, -1]", r"network.dense=\[512, -1\].*at least 1"),
         ("network.conv=[4, 4, 4, 4, 4, 4]", "conv.*leaves nothing|optimizer.gamma"),
         ("optimizer.gamma=[1e-4, 1e-4, 1e-4]", "optimizer.gamma.*3 values.*2 couplings"),

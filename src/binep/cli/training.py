@@ -189,10 +189,17 @@ def list_runs(
 
 def recipes(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Print this one.")] = None,
+    keys: Annotated[
+        bool, typer.Option("--keys", help="Explain the keys of a recipe instead.")
+    ] = False,
+    filters: Annotated[
+        list[str] | None,
+        typer.Option("--filter", metavar="WORD", help="Only what has this word; may be repeated."),
+    ] = None,
     overrides: Overrides = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the recipes, or print one completely, as TOML.
+    """List the recipes, print one completely as TOML, or explain all keys.
 
     Example: binep recipes mnist-conv-wa > mine.toml
     """
@@ -200,6 +207,11 @@ def recipes(
 
     from binep.training import recipe as known
 
+    if keys:
+        from binep.training import keys as reference
+
+        print(reference.text(filters or []))
+        return
     if name is not None:
         chosen = known.load(name, overrides or [])
         if as_json:
@@ -208,6 +220,13 @@ def recipes(
             print(known.dumps(chosen), end="")
         return
     found = [known.load(each) for each in known.names()]
+    found = [
+        each
+        for each in found
+        if all(word.lower() in f"{each.name} {each.summary}".lower() for word in filters or [])
+    ]
+    if not found:
+        raise BinepError(f"no recipe has {' and '.join(map(repr, filters or []))} in its name")
     if as_json:
         print_json([asdict(each) for each in found])
         return

@@ -44,35 +44,88 @@ PerCoupling = float | list[float]
 PerConv = int | list[int]
 
 
-def _key(default: Any = MISSING, **limits: Any) -> Any:
-    """A key with its limits: `choices`, `low` (at least), `above` (more than), `high` (at most)."""
+def _key(meaning: str, default: Any = MISSING, *, example: Any, **limits: Any) -> Any:
+    """A key: what it means, its default, an example, and its limits.
+
+    Limits are `choices`, `low` (at least), `above` (more than) and `high` (at most). All of this is
+    what values are checked against, and what `binep.training.keys` prints.
+    """
+    metadata = {"meaning": meaning, "example": example, **limits}
     if isinstance(default, list):
-        return field(default_factory=lambda: list(default), metadata=limits)
-    return field(default=default, metadata=limits)
+        return field(default_factory=lambda: list(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataKeys:
-    name: str = _key("digits", choices=(*DATASETS, OWN))
-    # Data of your own, see `binep.data.own`; `name` is then "own".
-    path: str | None = _key(None)
-    label: str | None = _key(None)  # name or number of a table's column of labels
-    test: float = _key(TEST_SHARE, above=0, high=1)  # share kept for testing, if none is given
-    split_seed: int = _key(0, low=0)  # which samples those are
-    normalise: bool = _key(False)  # to mean 0 and deviation 1 over the training set
+    """What is trained on: a data set that binep knows, or one of your own."""
+
+    name: str = _key(
+        "The data set; 'own' goes with `data.path`.",
+        "digits",
+        example="mnist",
+        choices=(*DATASETS, OWN),
+    )
+    path: str | None = _key(
+        "Your own data: .npz, .npy, .csv, a folder of images by class, or IDX files.",
+        None,
+        example="measurements.csv",
+    )
+    label: str | None = _key(
+        "Name, or number from 0, of a table's column of labels. By default the one called label, "
+        "class, target or y, else the last.",
+        None,
+        example="species",
+    )
+    test: float = _key(
+        "Share of your own samples that is kept for testing, where no test set is given.",
+        TEST_SHARE,
+        example=0.25,
+        above=0,
+        high=1,
+    )
+    split_seed: int = _key("Random seed of that choice.", 0, example=1, low=0)
+    normalise: bool = _key(
+        "Whether to bring your own data to mean 0 and deviation 1 over the training set.",
+        False,
+        example=True,
+    )
     # What was found there, filled in when a recipe is resolved, so that a run can be opened, and
     # its network shipped, where the data are not.
-    shape: list[int] | None = _key(None, low=1)
-    classes: int | None = _key(None, low=2)
-    class_names: list[str] | None = _key(None)
-    samples: int | None = _key(None, low=1)
-    mean: list[float] | None = _key(None)
-    std: list[float] | None = _key(None)
-    flip: bool = _key(False)
-    crop: int = _key(0, low=0)
-    # The last so many training images are kept out of training and tested on, in place of the
-    # test set: what choices are made on.
-    validation: int = _key(0, low=0)
+    shape: list[int] | None = _key(
+        "Shape of one of your samples; filled in.", None, example=[1, 28, 28], low=1
+    )
+    classes: int | None = _key("Number of your classes; filled in.", None, example=3, low=2)
+    class_names: list[str] | None = _key(
+        "Names of your classes; filled in.", None, example=["cat", "dog"]
+    )
+    samples: int | None = _key(
+        "Number of your training samples; filled in.", None, example=800, low=1
+    )
+    mean: list[float] | None = _key(
+        "What is subtracted from your data; filled in.", None, example=[0.5]
+    )
+    std: list[float] | None = _key(
+        "What your data are divided by after that; filled in.", None, example=[0.25]
+    )
+    flip: bool = _key(
+        "Whether training images are mirrored at random, left to right, half of the time.",
+        False,
+        example=True,
+    )
+    crop: int = _key(
+        "Training images are moved at random by up to this number of pixels; the edge is repeated.",
+        0,
+        example=4,
+        low=0,
+    )
+    validation: int = _key(
+        "The last so many training images are kept out of training and tested on, in place of the "
+        "test set: what choices are made on.",
+        0,
+        example=10000,
+        low=0,
+    )
 
     def read(self) -> Dataset:
         """Your own data, from `path`."""
@@ -95,50 +148,167 @@ class DataKeys:
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkKeys:
-    conv: list[int] = _key([], low=1)  # channels of each conv + max-pool layer
-    kernel: PerConv = _key(5, low=1)
-    padding: PerConv = _key(0, low=0)
-    pool: PerConv = _key(1, low=1)
-    dense: list[int] = _key([], low=1)  # neurons of each hidden dense layer
-    per_class: int = _key(1, low=1)
-    weights: str = _key("binary", choices=("binary", "real"))
-    activations: str = _key("real", choices=("real", "binary"))
-    threshold: float = _key(0.5)
-    sigma: float = _key(0.5, above=0)
-    dynamics: str = _key("prototypical", choices=DYNAMICS)
-    dt: float = _key(0.5, above=0, high=1)
-    initial_state: float | None = _key(None)
-    clamp_nudged: bool | None = _key(None)
-    nudged_sends: str | None = _key(None, choices=SENDS)
-    cost: str = _key("mse", choices=COSTS)
-    learn_scale: bool = _key(False)
-    scale: float | None = _key(None, above=0)  # one alpha for all couplings, not the drawn one
-    gain: PerCoupling = _key(1.0, above=0)  # times alpha, or times real weights, before training
-    zero_bias: bool = _key(False)
-    bias: PerCoupling = _key(0.0)  # added to every bias before training
+    """Layers, neurons and dynamics. Convolutions come first, then dense layers, then the output."""
+
+    conv: list[int] = _key(
+        "Channels of each convolution with max-pooling.", [], example=[32, 64], low=1
+    )
+    kernel: PerConv = _key("Width of the convolutions' kernels.", 5, example=[5, 3], low=1)
+    padding: PerConv = _key(
+        "Width of the border of zeros around the convolutions' input.", 0, example=2, low=0
+    )
+    pool: PerConv = _key("Width and stride of the max-pooling.", 1, example=2, low=1)
+    dense: list[int] = _key("Neurons of each hidden dense layer.", [], example=[4096], low=1)
+    per_class: int = _key("Output neurons per class.", 1, example=10, low=1)
+    weights: str = _key(
+        "'binary': W = alpha w with w = -1 or +1, learnt by flips. 'real': learnt by SGD.",
+        "binary",
+        example="real",
+        choices=("binary", "real"),
+    )
+    activations: str = _key(
+        "'real': the hard sigmoid of a neuron's state. 'binary': 1 from the threshold on, else 0.",
+        "real",
+        example="binary",
+        choices=("real", "binary"),
+    )
+    threshold: float = _key("State at which a binary neuron turns on.", 0.5, example=0.4)
+    sigma: float = _key(
+        "Binary neurons: half the width of the window around the threshold in which a drive acts.",
+        0.5,
+        example=0.3,
+        above=0,
+    )
+    dynamics: str = _key(
+        "'prototypical': s <- rho(drive). 'energy': s <- (1 - dt) s + dt rho'(s) drive, in [0, 1]; "
+        "binary activations need it.",
+        "prototypical",
+        example="energy",
+        choices=DYNAMICS,
+    )
+    dt: float = _key("Time step of the energy-based dynamics.", 0.5, example=0.25, above=0, high=1)
+    initial_state: float | None = _key(
+        "State of all neurons at the start of the free phase. By default the paper's: energy-based "
+        "1, with convolutions 0.5, else 0.",
+        None,
+        example=0.0,
+    )
+    clamp_nudged: bool | None = _key(
+        "Prototypical dynamics: whether nudged outputs are clamped to [0, 1]. By default they are "
+        "unless there are convolutions.",
+        None,
+        example=True,
+    )
+    nudged_sends: str | None = _key(
+        "What a nudged output that is not clamped sends down: its 'state', beyond [0, 1] too, or "
+        "its 'activity', as other neurons. By default its state.",
+        None,
+        example="activity",
+        choices=SENDS,
+    )
+    cost: str = _key(
+        "'mse' pulls outputs to their targets; with 'cross_entropy' the last coupling is a softmax "
+        "readout outside the dynamics.",
+        "mse",
+        example="cross_entropy",
+        choices=COSTS,
+    )
+    learn_scale: bool = _key(
+        "Whether the scaling factors alpha of binary weights are learnt.", False, example=True
+    )
+    scale: float | None = _key(
+        "alpha of all couplings; by default the mean |W| of the weights drawn at the start.",
+        None,
+        example=0.02,
+        above=0,
+    )
+    gain: PerCoupling = _key(
+        "Factor on alpha, or on real weights, before training.", 1.0, example=[2, 1], above=0
+    )
+    zero_bias: bool = _key("Whether biases start at 0 and not at random.", False, example=True)
+    bias: PerCoupling = _key("Added to every bias before training.", 0.0, example=[-0.1, 0])
 
 
 @dataclass(frozen=True, kw_only=True)
 class LearningKeys:
-    method: str = _key("ep", choices=("ep", "bptt"))
-    free_steps: int = _key(low=1)
-    nudged_steps: int = _key(low=1)  # for bptt: steps to go back through
-    beta: float = _key(0.3)
-    sign: str = _key("random", choices=SIGNS)
-    nudge: str = _key("live", choices=NUDGES)
-    tolerance: float | None = _key(None, low=0)
-    margin: float = _key(0.0, low=0)  # for ep: by how much the right class has to win
-    pulls_at: str = _key("state", choices=PULLS_AT)  # for bptt
+    """Where gradients come from: Equilibrium Propagation, or backpropagation through time."""
+
+    method: str = _key(
+        "'ep' or, as a baseline, 'bptt'.", "ep", example="bptt", choices=("ep", "bptt")
+    )
+    free_steps: int = _key("T, time steps of the free phase.", example=50, low=1)
+    nudged_steps: int = _key(
+        "K, time steps of a nudged phase; for BPTT steps to go back through.", example=10, low=1
+    )
+    beta: float = _key("Strength of the nudge; not 0.", 0.3, example=0.5)
+    sign: str = _key(
+        "Of beta: 'positive' as given; 'random' for each mini-batch; 'centered' both, and the "
+        "gradient from their difference.",
+        "random",
+        example="centered",
+        choices=SIGNS,
+    )
+    nudge: str = _key(
+        "'live': beta (y - s) with the current state; 'constant': with the free phase's.",
+        "live",
+        example="constant",
+        choices=NUDGES,
+    )
+    tolerance: float | None = _key(
+        "A phase ends once no state changes by more than this in a step; by default none ends "
+        "early.",
+        None,
+        example=1e-3,
+        low=0,
+    )
+    margin: float = _key(
+        "By how much the right class has to win while the network learns; EP only.",
+        0.0,
+        example=0.1,
+        low=0,
+    )
+    pulls_at: str = _key(
+        "BPTT: what the loss pulls at, the outputs' 'state' or their 'drive', as EP's nudge does "
+        "in prototypical dynamics.",
+        "state",
+        example="drive",
+        choices=PULLS_AT,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerKeys:
-    gamma: PerCoupling | None = _key(None, above=0, high=1)
-    tau: PerCoupling | None = _key(None, low=0)
-    lr_bias: PerCoupling | None = _key(None, low=0)
-    lr_scale: PerCoupling | None = _key(None, low=0)
-    lr_weight: PerCoupling | None = _key(None, low=0)
-    momentum_noise: float = _key(0.0, low=0)  # standard deviation, in units of gamma
+    """Bop for binary weights (gamma, tau), SGD for everything else (lr_...)."""
+
+    gamma: PerCoupling | None = _key(
+        "Bop's rate: m <- (1 - gamma) m + gamma g. Needed by binary weights.",
+        None,
+        example=[1e-4, 1e-5],
+        above=0,
+        high=1,
+    )
+    tau: PerCoupling | None = _key(
+        "Bop's threshold: a weight flips where |m| > tau and m has its sign. Needed by binary "
+        "weights.",
+        None,
+        example=5e-7,
+        low=0,
+    )
+    lr_bias: PerCoupling | None = _key(
+        "Learning rate of biases.", None, example=[0.05, 0.025], low=0
+    )
+    lr_scale: PerCoupling | None = _key(
+        "Learning rate of alpha; needed with `network.learn_scale`.", None, example=1e-4, low=0
+    )
+    lr_weight: PerCoupling | None = _key(
+        "Learning rate of real weights; needed by them.", None, example=0.05, low=0
+    )
+    momentum_noise: float = _key(
+        "Standard deviation of Bop's momentum at the start, in units of gamma.",
+        0.0,
+        example=2,
+        low=0,
+    )
 
 
 LONGEST_NAME = 200
@@ -156,13 +326,25 @@ class RateSchedule:
     Epochs are counted from the start, whatever `training.epochs` is: a run can be lengthened.
     """
 
-    at: list[int] = _key([], low=1)
-    every: int = _key(0, low=0)
-    factor: float = _key(1.0, above=0)
-    after: int = _key(0, low=0)
-    over: int = _key(0, low=0)
-    final: float = _key(1.0, above=0)
-    shape: str = _key("exponential", choices=SHAPES)
+    at: list[int] = _key(
+        "Epochs after each of which the rate is multiplied by `factor`.", [], example=[10], low=1
+    )
+    every: int = _key("The same after every so many epochs; 0: never.", 0, example=20, low=0)
+    factor: float = _key("What is multiplied by then.", 1.0, example=0.1, above=0)
+    after: int = _key("Epochs before the smooth change begins.", 0, example=80, low=0)
+    over: int = _key("Epochs that the smooth change takes; 0: there is none.", 0, example=20, low=0)
+    final: float = _key(
+        "What the rate is multiplied by at the end of the smooth change.",
+        1.0,
+        example=10,
+        above=0,
+    )
+    shape: str = _key(
+        "Of the smooth change: a straight line of the logarithm, of the rate, or half a cosine.",
+        "exponential",
+        example="cosine",
+        choices=SHAPES,
+    )
 
     def at_epoch(self, epochs_done: int) -> float:
         """The product of all that is due after that many epochs.
@@ -191,6 +373,8 @@ class RateSchedule:
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleKeys:
+    """How each rate of the optimizers changes with the epochs."""
+
     gamma: RateSchedule = field(default_factory=RateSchedule)
     tau: RateSchedule = field(default_factory=RateSchedule)
     lr_bias: RateSchedule = field(default_factory=RateSchedule)
@@ -200,32 +384,67 @@ class ScheduleKeys:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingKeys:
-    epochs: int = _key(low=1)
-    batch_size: int = _key(64, low=1)
-    drop_last: bool = _key(False)  # a smaller last mini-batch, whose samples would weigh more
+    """For how long, and in which portions."""
+
+    epochs: int = _key("Number of epochs.", example=50, low=1)
+    batch_size: int = _key("Samples in a mini-batch.", 64, example=20, low=1)
+    drop_last: bool = _key(
+        "Whether an epoch leaves out a smaller last mini-batch, whose samples would weigh more.",
+        False,
+        example=True,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class HardwareKeys:
     """What is wrong with the hardware, see `Imperfections`; by default nothing."""
 
-    weight_errors: float = _key(0.0, low=0, high=1)
-    activation_errors: float = _key(0.0, low=0, high=1)
-    stuck: float = _key(0.0, low=0, high=1)
-    threshold_spread: float = _key(0.0, low=0)
-    momentum_bits: int | None = _key(None, low=2, high=24)
-    momentum_leak: float = _key(0.0, low=0, high=1)
-    device: int = _key(0, low=0)
+    weight_errors: float = _key(
+        "Probability that a weight is read with the wrong sign, for each mini-batch.",
+        0.0,
+        example=0.01,
+        low=0,
+        high=1,
+    )
+    activation_errors: float = _key(
+        "Probability that a bit that a neuron sends is wrong, at every read.",
+        0.0,
+        example=0.001,
+        low=0,
+        high=1,
+    )
+    stuck: float = _key(
+        "Share of synapses that always read the same sign.", 0.0, example=0.05, low=0, high=1
+    )
+    threshold_spread: float = _key(
+        "Standard deviation of the neurons' thresholds.", 0.0, example=0.1, low=0
+    )
+    momentum_bits: int | None = _key(
+        "Bits in which a momentum is stored; by default float32.", None, example=8, low=2, high=24
+    )
+    momentum_leak: float = _key(
+        "Share of its momentum that a synapse loses in each mini-batch, besides Bop's own decay.",
+        0.0,
+        example=1e-4,
+        low=0,
+        high=1,
+    )
+    device: int = _key(
+        "Number of the device: which synapses are stuck, which threshold each neuron has.",
+        0,
+        example=1,
+        low=0,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class PaperKeys:
     """What the paper reports, in per cent: mean and standard deviation, and where."""
 
-    test: float | None = _key(None, low=0)
-    test_sd: float | None = _key(None, low=0)
-    train: float | None = _key(None, low=0)
-    where: str = _key("")
+    test: float | None = _key("Test error.", None, example=2.07, low=0)
+    test_sd: float | None = _key("Its standard deviation.", None, example=0.02, low=0)
+    train: float | None = _key("Training error.", None, example=0.77, low=0)
+    where: str = _key("Table or section.", "", example="Table 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,8 +458,11 @@ class Recipe:
     0.5
     """
 
-    name: str
-    summary: str = ""
+    name: str = _key(
+        "What its runs are called; a file that does not say is called after itself.",
+        example="narrow",
+    )
+    summary: str = _key("What it trains, in one line.", "", example="A narrower network")
     data: DataKeys = field(default_factory=DataKeys)
     network: NetworkKeys = field(default_factory=NetworkKeys)
     learning: LearningKeys
@@ -461,20 +683,36 @@ def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 
 def _override(table: dict[str, Any], override: str) -> None:
-    """Apply one `section.key=value`; the value is TOML, or else a plain word."""
+    """Apply one `section.key=value`: TOML, a plain word, or a list written as a,b,c."""
     path, equals, text = override.partition("=")
     keys = path.strip().split(".")
     if not equals or not all(keys) or len(keys) < 2:
         raise BinepError(f"--set {override}: allowed is section.key=value, as in learning.beta=0.5")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text.strip()
+    value = _value(text)
+    kinds = [kind for kind in _alternatives(_hint(keys)) if kind is not type(None)]
+    lists = [get_origin(kind) is list for kind in kinds]
+    if any(lists) and not isinstance(value, list) and ("," in text or all(lists)):
+        value = [_value(part) for part in text.split(",") if part.strip()]
     for key in keys[:-1]:
         table = table.setdefault(key, {})
         if not isinstance(table, dict):
             raise BinepError(f"--set {override}: {key} is not a section")
     table[keys[-1]] = value
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text.strip()
+
+
+def _hint(keys: Sequence[str]) -> Any:
+    """The type of a key, given as sections and name; None if there is no such key."""
+    hint: Any = Recipe
+    for key in keys:
+        hint = get_type_hints(hint).get(key) if is_dataclass(hint) else None
+    return hint
 
 
 # --- checking -----------------------------------------------------------------------------------
@@ -499,7 +737,7 @@ def _build(cls: type, table: dict[str, Any], where: str) -> Any:
         elif name in table:
             values[name] = _checked(table[name], hints[name], spec, path)
         elif spec.default is MISSING and spec.default_factory is MISSING:
-            raise BinepError(f"{path} is missing: {_allowed(hints[name], spec)}")
+            raise BinepError(f"{path} is missing: allowed is {takes(hints[name], spec)}")
     return cls(**values)
 
 
@@ -524,7 +762,7 @@ def _checked(value: Any, hint: Any, spec: Field, path: str) -> Any:
         elif kind is not type(None) and _is(kind, value):
             _limit(value, hint, spec, path, value)
             return kind(value)
-    raise BinepError(f"{path}={_show(value)}: {_allowed(hint, spec)}")
+    raise BinepError(f"{path}={_show(value)}: allowed is {takes(hint, spec)}")
 
 
 def _alternatives(hint: Any) -> tuple[Any, ...]:
@@ -553,7 +791,7 @@ def _limit(value: Any, hint: Any, spec: Field, path: str, whole: Any) -> None:
         and value <= limits.get("high", math.inf)
     )
     if not fits:
-        raise BinepError(f"{path}={_show(whole)}: {_allowed(hint, spec)}")
+        raise BinepError(f"{path}={_show(whole)}: allowed is {takes(hint, spec)}")
 
 
 def _show(value: Any) -> str:
@@ -561,10 +799,10 @@ def _show(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _allowed(hint: Any, spec: Field) -> str:
-    """What a key takes, in words."""
+def takes(hint: Any, spec: Field) -> str:
+    """The values that a key takes, in words."""
     words = {int: "an integer", float: "a number", bool: "true or false", str: "a text"}
-    lists = {int: "a list of integers", float: "a list of numbers"}
+    lists = {int: "a list of integers", float: "a list of numbers", str: "a list of texts"}
     kinds = [
         lists[get_args(kind)[0]] if get_origin(kind) is list else words[kind]
         for kind in _alternatives(hint)
@@ -576,10 +814,9 @@ def _allowed(hint: Any, spec: Field) -> str:
         for name, word in (("low", "at least"), ("above", "above"), ("high", "at most"))
         if name in limits
     ]
-    choices = f" of {', '.join(limits['choices'])}" if "choices" in limits else ""
-    return f"allowed is {' or '.join(kinds)}{choices}" + (
-        f", {' and '.join(bounds)}" if bounds else ""
-    )
+    if "choices" in limits:
+        return f"one of {', '.join(limits['choices'])}"
+    return " or ".join(kinds) + (f", {' and '.join(bounds)}" if bounds else "")
 
 
 def _resolve(recipe: Recipe) -> Recipe:
