@@ -1,0 +1,91 @@
+"""What the pages and README.md show works: blocks marked to run are run, commands are parsed.
+
+A fenced block behind `<!-- run -->` is run, page by page and from top to bottom, in an empty
+folder; one behind `<!-- file: NAME -->` is written there first. Every other line that begins with
+`binep` goes through the command line's parser: what a page names has to exist.
+"""
+
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from binep.cli import app
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(
+    r"(?:^<!-- (run|file): ?(\S*) ?-->\n|^<!-- (run) -->\n)?^```(\w+)\n(.*?)^```$", re.M | re.S
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    mark: str | None
+    file: str
+    language: str
+    text: str
+
+
+def blocks(page: Path) -> list[Block]:
+    found = BLOCK.finditer(page.read_text("utf-8"))
+    return [Block(m[1] or m[3], m[2] or "", m[4], m[5]) for m in found]
+
+
+def commands(text: str) -> list[list[str]]:
+    """The `binep` commands of a shell block, as lists of words."""
+    lines = [part.strip() for line in text.splitlines() for part in line.split("&&")]
+    return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("binep ")]
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+MARKED = [page for page in PAGES if any(block.mark for block in blocks(page))]
+SPEAKING = [
+    page for page in PAGES if any(b.language == "sh" and commands(b.text) for b in blocks(page))
+]
+
+
+@pytest.mark.parametrize("page", MARKED, ids=name_of)
+def test_what_a_page_shows_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "page"}
+    for block in blocks(page):
+        if block.mark == "file":
+            Path(block.file).write_text(block.text)
+        elif block.mark == "run" and block.language == "python":
+            exec(compile(block.text, name_of(page), "exec"), names)
+        elif block.mark == "run":
+            found = commands(block.text)
+            assert found, block.text
+            for words in found:
+                result = CliRunner().invoke(app, words)
+                assert result.exit_code == 0, (words, result.output, result.exception)
+
+
+@pytest.mark.parametrize("page", SPEAKING, ids=name_of)
+def test_commands_that_a_page_names_exist(page: Path):
+    group: Any = typer.main.get_command(app)
+    for block in blocks(page):
+        for words in commands(block.text) if block.language == "sh" else []:
+            command, context, rest = group, group.make_context("binep", [*words]), words
+            while hasattr(command, "resolve_command"):
+                name, command, rest = command.resolve_command(context, rest)
+                assert command is not None, words
+                context = command.make_context(name, [*rest], parent=context)
+
+
+def test_a_command_that_does_not_exist_is_seen():
+    group: Any = typer.main.get_command(app)
+    name, command, rest = group.resolve_command(
+        group.make_context("binep", ["train", "--sed", "1"]), ["train", "--sed", "1"]
+    )
+    with pytest.raises(Exception, match="--sed"):
+        command.make_context(name, rest)
