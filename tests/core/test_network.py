@@ -1,7 +1,19 @@
+from dataclasses import dataclass
+
 import pytest
 import torch
 
-from binep import ConvPool, Dense, HardSigmoid, Heaviside, Network
+from binep import (
+    BinepError,
+    ConvPool,
+    Dense,
+    EquilibriumPropagation,
+    HardSigmoid,
+    Heaviside,
+    Network,
+    relax,
+)
+from binep.core.relaxation import step
 
 
 def small(**options) -> Network:
@@ -153,3 +165,54 @@ def test_labels_that_do_not_fit_are_refused(labels: torch.Tensor, message: str):
 def test_unknown_readout_is_refused():
     with pytest.raises(ValueError, match=r"'mean'.*average, single"):
         small(neuron=HardSigmoid()).predict([torch.zeros(1, 6)] * 2, "mean")
+
+
+@dataclass(frozen=True)
+class Tanh:
+    name = "tanh"
+    binary = False
+    range = (-1.0, 1.0)
+
+    def __call__(self, state):
+        return state.tanh()
+
+    def slope(self, state):
+        return 1 - state.tanh().square()
+
+
+def test_each_layer_may_have_a_neuron_of_its_own():
+    net = small(neuron=[Heaviside(), HardSigmoid()], dynamics="energy")
+    state = [torch.full((1, 6), 0.7), torch.full((1, 6), 0.7)]
+    bits, numbers = net.activity(state)
+    assert bits.dtype == torch.bool and bits.all() and torch.equal(numbers, state[1])
+    # A bit weighs more on the layer above than the number it stands for.
+    other = small(dynamics="energy")
+    other.load_state_dict(net.state_dict())
+    x = torch.rand(1, 4)
+    assert not torch.equal(step(net, net.clamp(x), state)[1], step(other, other.clamp(x), state)[1])
+    assert small(neuron=[HardSigmoid()] * 2).neuron == HardSigmoid()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"neuron": [HardSigmoid()]}, "1 neurons for 2 layers"),
+        ({"neuron": [HardSigmoid(), Heaviside()]}, "prototypical.*Heaviside.*do not settle"),
+    ],
+)
+def test_neurons_that_do_not_fit_are_refused(options: dict, told: str):
+    with pytest.raises(BinepError, match=told):
+        small(**options)
+
+
+def test_states_and_targets_stay_within_the_range_of_the_neuron():
+    net = small(neuron=Tanh(), dynamics="energy", initial_state=0.0)
+    assert net.target(torch.tensor([1])).tolist() == [[-1, -1, 1, 1, -1, -1]]
+    with torch.no_grad():
+        net.couplings[0].bias.copy_(torch.tensor([-9.0, 9.0] * 3))
+    x = torch.zeros(1, 4)
+    hidden, _ = relax(net, x, net.initial(x), 20).state
+    # Its slope at the ends is 0.42: 9 drives it there and holds it.
+    assert hidden[0].tolist() == [-1, 1] * 3
+    with pytest.raises(BinepError, match=r"margin=0.1 with outputs in \(-1.0, 1.0\)"):
+        EquilibriumPropagation(2, 1, 0.1, margin=0.1).check(net)

@@ -121,6 +121,7 @@ class OtherLearning(EquilibriumPropagation):
     [
         ({"coupling": Sparse}, "Sparse"),
         ({"neuron": Softer()}, "Softer"),
+        ({"neuron": [Softer(), HardSigmoid()]}, "a neuron of its own in each layer"),
         ({"learning": OtherLearning(4, 2, 0.5)}, "OtherLearning"),
     ],
 )

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from binep.core.neurons import Neuron
+from binep.core.neurons import Neuron, range_of
 
 
 class Dynamics(Protocol):
@@ -23,7 +23,7 @@ class Prototypical:
     """`s <- rho(drive)`, nudged `s <- rho(drive) + nudge` (eq:prototypical-settings).
 
     Attributes:
-        clamp_nudged: whether a nudged state is clamped to [0, 1].
+        clamp_nudged: whether a nudged state is clamped to the neuron's range, [0, 1].
         send_state: whether a nudged state is sent as it is, beyond [0, 1] too, and not `rho` of it.
     """
 
@@ -37,12 +37,15 @@ class Prototypical:
         if nudge is None:
             return moved
         moved = moved + nudge
-        return moved.clamp(0, 1) if self.clamp_nudged else moved
+        return moved.clamp(*range_of(neuron)) if self.clamp_nudged else moved
 
 
 @dataclass(frozen=True)
 class EnergyBased:
-    """`s <- clamp((1-dt) s + dt (rho'(s) drive + nudge), 0, 1)` (eq:dynamics-nudged-phase)."""
+    """`s <- clamp((1-dt) s + dt (rho'(s) drive + nudge), 0, 1)` (eq:dynamics-nudged-phase).
+
+    Where activities are not within [0, 1] states are clamped to the neuron's own range.
+    """
 
     dt: float
 
@@ -52,4 +55,4 @@ class EnergyBased:
         force = neuron.slope(state) * drive
         if nudge is not None:
             force = force + nudge
-        return ((1 - self.dt) * state + self.dt * force).clamp(0, 1)
+        return ((1 - self.dt) * state + self.dt * force).clamp(*range_of(neuron))

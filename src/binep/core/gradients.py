@@ -18,6 +18,7 @@ from torch import Tensor
 from binep.core.couplings import levels
 from binep.core.dynamics import Prototypical
 from binep.core.network import Clamped, Network, State
+from binep.core.neurons import UNIT
 from binep.core.plan import BackwardPlan, ContrastPlan, PhasePlan, Plan
 from binep.core.relaxation import NUDGES, Nudge, Relaxation, relax
 from binep.errors import BinepError, choose
@@ -116,6 +117,10 @@ class EquilibriumPropagation:
                 f"margin={self.margin} with cost={network.cost!r}: its outputs are outside the "
                 "dynamics, allowed is cost='mse'"
             )
+        if self.margin and network.output_range != UNIT:
+            raise BinepError(
+                f"margin={self.margin} with outputs in {network.output_range}: allowed is [0, 1]"
+            )
 
     def plan(self, sign: int = 1) -> ContrastPlan:
         """What a mini-batch goes through, with a drawn `sign` of beta."""
@@ -187,7 +192,7 @@ def fill_gradients(
 
 def _fill_readout_gradient(network: Network, free: Relaxation, target: Tensor) -> None:
     """The softmax readout stands outside the dynamics: its gradient at `s*` is exact."""
-    readout, top = network.couplings[-1], network.neuron(free.state[-1])
+    readout, top = network.couplings[-1], network.neurons[-1](free.state[-1])
     surprise = network.logits(free.state).softmax(1) - target
     contrast = readout.correlate(top, surprise, None)
     readout.synapses.set_gradient_from_contrast(contrast, 1 / len(target))
@@ -225,9 +230,10 @@ class BackpropThroughTime:
 
     def check(self, network: Network) -> None:
         """An error that says why, if the network has no such gradient."""
-        if network.neuron.binary:
+        bits = next((each for each in network.neurons if each.binary), None)
+        if bits is not None:
             raise BinepError(
-                f"BackpropThroughTime with {network.neuron}: a step has no derivative, allowed "
+                f"BackpropThroughTime with {bits}: a step has no derivative, allowed "
                 "are real activations"
             )
         outside = isinstance(network.dynamics, Prototypical) and network.cost == "mse"

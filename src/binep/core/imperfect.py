@@ -171,7 +171,7 @@ class ImperfectNetwork(Network):
             return super().activity(state, nudged=nudged)
         sent = []
         for n, s in enumerate(state):
-            bits = self.neuron(s - cast("Tensor", getattr(self, f"offset{n}")))
+            bits = self.neurons[n](s - cast("Tensor", getattr(self, f"offset{n}")))
             if self.imperfections.activation_errors:
                 where = self.generator.device
                 draw = torch.rand(bits.shape, generator=self.generator, device=where)

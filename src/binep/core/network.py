@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from binep.core.couplings import ConvPool, Coupling, Shape
 from binep.core.dynamics import Dynamics, EnergyBased, Prototypical
-from binep.core.neurons import HardSigmoid, Neuron
+from binep.core.neurons import UNIT, HardSigmoid, Neuron, PerLayer, of_layers, range_of
 from binep.errors import BinepError, choose
 
 State = list[Tensor]
@@ -47,7 +47,8 @@ class Network(nn.Module):
     Args:
         input_shape: of one sample, (features,) or (channels, height, width).
         couplings: from input to output.
-        neuron: `HardSigmoid()` or `Heaviside(threshold, sigma)`, for all layers.
+        neuron: `HardSigmoid()` or `Heaviside(threshold, sigma)`, for all layers; or a list, one for
+            each layer that relaxes.
         dynamics: "prototypical" (real activations) or "energy", with step `dt`.
         per_class: output neurons a class, adjacent. classes: how many there are.
         initial_state: of all neurons at t = 0. By default that of the paper: 1 for energy-based
@@ -76,7 +77,7 @@ class Network(nn.Module):
         self,
         input_shape: Sequence[int],
         couplings: Sequence[Coupling],
-        neuron: Neuron | None = None,
+        neuron: Neuron | Sequence[Neuron] | None = None,
         dynamics: str = "prototypical",
         per_class: int = 1,
         classes: int = 10,
@@ -90,8 +91,8 @@ class Network(nn.Module):
         super().__init__()
         self.free_steps = FREE_STEPS
         self.couplings = cast("Sequence[Coupling]", nn.ModuleList(couplings))
-        self.neuron: Neuron = HardSigmoid() if neuron is None else neuron
         self.cost = choose(cost, COSTS, "cost")
+        self.neuron = of_layers(HardSigmoid() if neuron is None else neuron, len(self.relaxing))
         choose(nudged_sends, SENDS, "nudged_sends")
         self.per_class, self.classes = per_class, classes
         self.shapes = _chain_shapes(tuple(input_shape), couplings)
@@ -104,9 +105,10 @@ class Network(nn.Module):
             self.dynamics: Dynamics = EnergyBased(dt)
             usual_initial = 1.0
         else:
-            if self.neuron.binary:
+            bits = next((each for each in self.neurons if each.binary), None)
+            if bits is not None:
                 raise BinepError(
-                    f"dynamics='prototypical' with {self.neuron}: bits that all change at once do "
+                    f"dynamics='prototypical' with {bits}: bits that all change at once do "
                     "not settle; binary activations need dynamics='energy'"
                 )
             clamp = not convolutional if clamp_nudged is None else clamp_nudged
@@ -132,8 +134,10 @@ class Network(nn.Module):
                 f"layer of {outputs} neurons: allowed is per_class * classes = {outputs}"
             )
         if self.cost == "cross_entropy":
-            if self.neuron.binary:
-                raise BinepError(f"cost='cross_entropy' with {self.neuron}: allowed is cost='mse'")
+            if self.neurons and self.neurons[-1].binary:
+                raise BinepError(
+                    f"cost='cross_entropy' with {self.neurons[-1]}: allowed is cost='mse'"
+                )
             if self.per_class != 1:
                 raise BinepError(
                     f"cost='cross_entropy' with per_class={self.per_class}: allowed is 1, the "
@@ -158,6 +162,13 @@ class Network(nn.Module):
     def layer_shapes(self) -> list[Shape]:
         """Shapes of the layers that relax, s1 to the top."""
         return self.shapes[1 : len(self.relaxing) + 1]
+
+    @property
+    def neurons(self) -> list[Neuron]:
+        """The neuron of each layer that relaxes, s1 to the top."""
+        if isinstance(self.neuron, PerLayer):
+            return list(self.neuron.layers)
+        return [self.neuron] * len(self.relaxing)
 
     # --- states -----------------------------------------------------------------------------
 
@@ -206,7 +217,7 @@ class Network(nn.Module):
 
         Only a nudged top layer may send its state instead, see `nudged_sends`.
         """
-        sent = [self.neuron(s) for s in state]
+        sent = [neuron(s) for neuron, s in zip(self.neurons, state, strict=True)]
         if nudged and self.sends_state:
             sent[-1] = state[-1]
         return sent
@@ -245,7 +256,8 @@ class Network(nn.Module):
     def target(self, labels: Tensor) -> Tensor:
         """One-hot targets of class indices, (batch,), repeated per class: (batch, outputs).
 
-        A floating tensor of shape (batch, outputs) is already a target and passes unchanged.
+        They are 1 and 0, or the ends of another range that outputs have. A floating tensor of shape
+        (batch, outputs) is already a target and passes unchanged.
         """
         outputs = self.classes * self.per_class
         labels = self._tensor(labels)
@@ -262,11 +274,18 @@ class Network(nn.Module):
         if len(wrong):
             raise BinepError(f"label {int(wrong[0])}: allowed are 0 to {self.classes - 1}")
         one_hot = F.one_hot(labels, self.classes).to(self.couplings[0].synapses.kernel.dtype)
-        return one_hot.repeat_interleave(self.per_class, dim=1)
+        target = one_hot.repeat_interleave(self.per_class, dim=1)
+        low, high = self.output_range
+        return target if (low, high) == UNIT else low + (high - low) * target
+
+    @property
+    def output_range(self) -> tuple[float, float]:
+        """What outputs can be, [0, 1] as a rule; a softmax readout's are probabilities."""
+        return UNIT if self.cost == "cross_entropy" else range_of(self.neurons[-1])
 
     def logits(self, state: State) -> Tensor:
         """What the softmax readout of `cost="cross_entropy"` sees, (batch, classes)."""
-        return self.couplings[-1].up(self.neuron(state[-1]))[0]
+        return self.couplings[-1].up(self.neurons[-1](state[-1]))[0]
 
     def loss(self, state: State, target: Tensor) -> Tensor:
         """Batch mean of `1/2 |y - s_top|^2` (eq:mse-cost-function), or of the cross-entropy."""

@@ -1,17 +1,24 @@
 """Activation functions: what a neuron sends to its neighbours, and how strongly it listens."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, NoReturn, Protocol
 
 import torch
 from torch import Tensor
 
 from binep.errors import BinepError
 
+UNIT = (0.0, 1.0)
+
 
 class Neuron(Protocol):
-    """`neuron(s)` is the activity `a = rho(s)`; `neuron.slope(s)` is `rho'(s)`, both like `s`."""
+    """`neuron(s)` is the activity `a = rho(s)`; `neuron.slope(s)` is `rho'(s)`, both like `s`.
+
+    It may also have `range`, the lowest and the highest activity, [0, 1] by default (`range_of`),
+    and `name`, by which recipes and saved networks know it (`binep.registry`).
+    """
 
     binary: ClassVar[bool]
     """Whether an activity is one bit."""
@@ -19,6 +26,20 @@ class Neuron(Protocol):
     def __call__(self, state: Tensor) -> Tensor: ...
 
     def slope(self, state: Tensor) -> Tensor: ...
+
+
+def range_of(neuron: Neuron) -> tuple[float, float]:
+    """The lowest and the highest activity of a neuron: states of energy-based layers stay between.
+
+    >>> range_of(HardSigmoid())
+    (0.0, 1.0)
+    """
+    low, high = getattr(neuron, "range", UNIT)
+    if not -math.inf < low < high < math.inf:
+        raise BinepError(
+            f"{neuron} of range ({low}, {high}): allowed are two finite numbers, a < b"
+        )
+    return float(low), float(high)
 
 
 @dataclass(frozen=True)
@@ -29,7 +50,9 @@ class HardSigmoid:
     tensor([0.0000, 0.2500, 1.0000])
     """
 
+    name: ClassVar[str] = "hard-sigmoid"
     binary: ClassVar[bool] = False
+    range: ClassVar[tuple[float, float]] = UNIT
 
     def __call__(self, state: Tensor) -> Tensor:
         return state.clamp(0, 1)
@@ -55,7 +78,9 @@ class Heaviside:
     threshold: float = 0.5
     sigma: float = 0.5
 
+    name: ClassVar[str] = "heaviside"
     binary: ClassVar[bool] = True
+    range: ClassVar[tuple[float, float]] = UNIT
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.threshold):
@@ -70,3 +95,38 @@ class Heaviside:
         """`rho'(s)`: `1/(2 sigma)` inside the window, else 0."""
         listening = (state - self.threshold).abs() <= self.sigma
         return torch.where(listening, 1 / (2 * self.sigma), 0.0).to(state.dtype)
+
+
+@dataclass(frozen=True)
+class PerLayer:
+    """Neurons that differ from layer to layer, first hidden layer to top; see `Network.neurons`.
+
+    It stands where the neuron of a network is asked for: whoever knows only `HardSigmoid` or
+    `Heaviside` does not take it for one of them.
+    """
+
+    layers: tuple[Neuron, ...]
+
+    peculiarity: ClassVar[str] = "a neuron of its own in each layer"
+
+    @property
+    def binary(self) -> bool:  # type: ignore[override]
+        """Whether all activities are bits."""
+        return all(neuron.binary for neuron in self.layers)
+
+    def __call__(self, state: Tensor) -> NoReturn:
+        raise BinepError(f"{self.peculiarity}: allowed is network.neurons[n], of one layer")
+
+    slope = __call__
+
+
+def of_layers(neuron: Neuron | Sequence[Neuron], layers: int) -> Neuron:
+    """One neuron for all layers, or one each; an error if their number does not fit."""
+    if not isinstance(neuron, Sequence):
+        return neuron
+    if len(neuron) != layers:
+        raise BinepError(
+            f"{len(neuron)} neurons for {layers} layers that relax: allowed is one, or {layers}"
+        )
+    alike = all(each == neuron[0] for each in neuron)
+    return neuron[0] if alike else PerLayer(tuple(neuron))  # type: ignore[return-value]

@@ -69,10 +69,8 @@ def step(network: Network, clamped: Clamped, state: State, nudge: Tensor | None 
         drives[-1] = drives[-1] + nudge
         nudge = None
     advance = network.dynamics.advance
-    hidden = [
-        advance(network.neuron, s, drive) for s, drive in zip(state[:-1], drives[:-1], strict=True)
-    ]
-    return [*hidden, advance(network.neuron, state[-1], drives[-1], nudge)]
+    *hidden, top = zip(network.neurons, state, drives, strict=True)
+    return [*(advance(*layer) for layer in hidden), advance(*top, nudge)]
 
 
 def relax(

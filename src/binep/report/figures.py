@@ -445,7 +445,11 @@ def resting_places(layers: Sequence[str], shares: Mapping[str, Sequence[float]])
     """Where the neurons of each layer rest: stacked shares, adding up to 1 in every layer."""
     figure, ((axes,),) = new_figure(height=0.9 + 0.42 * len(layers))
     left = np.zeros(len(layers))
-    colours = {"silent": SKY, "at 0": SKY, "between": YELLOW, "active": ORANGE, "at 1": ORANGE}
+    colours = {
+        **dict.fromkeys(("silent", "lowest"), SKY),
+        "between": YELLOW,
+        **dict.fromkeys(("active", "highest"), ORANGE),
+    }
     for name, values in shares.items():
         bars = axes.barh(layers, values, left=left, color=colours[name], label=name, height=0.6)
         texts = [f"{value:.0%}" if value >= 0.08 else "" for value in values]

@@ -271,12 +271,12 @@ def _network_figures(group: Group, reading: Reading) -> list[Drawing]:
     )
     still = sum(value == 0 for value in (*reading.free, *reading.nudged))
     gap = f" In {still} steps nothing moved: no point." if still else ""
-    bits = group.recipe.network.activations == "binary"
+    bits = "active" in reading.resting
     place = (
         "Share of neurons whose bit is 1 (active) at the end of the free phase"
         if bits
-        else "Share of neurons at 0, between, and at 1 at the end of the free phase; those at 0 "
-        "or 1 are saturated"
+        else "Share of neurons at their lowest activity (0), between, and at their highest (1) at "
+        "the end of the free phase; those at either end are saturated"
     )
     return [
         (

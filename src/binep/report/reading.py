@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from binep.core.network import READOUTS, Network
+from binep.core.neurons import range_of
 from binep.core.relaxation import Nudge, relax
 from binep.data import Dataset, Folder
 from binep.errors import BinepError
@@ -114,7 +115,7 @@ def _read_images(
         for readout in READOUTS:
             read[readout].append(network.predict(free.state, readout).cpu())
         resting = resting + _resting(network, free.state) * len(part) / len(chosen)
-    places = ["active", "silent"] if network.neuron.binary else ["at 0", "between", "at 1"]
+    places = ["active", "silent"] if network.neuron.binary else ["lowest", "between", "highest"]
     return (
         {readout: torch.cat(parts) for readout, parts in read.items()},
         dict(zip(places, resting.T.tolist(), strict=True)),
@@ -147,13 +148,13 @@ def _trace(
 def _resting(network: Network, state: Sequence[Tensor]) -> Tensor:
     """Shares of each layer's neurons by where they rest, (layers, places), float64 on the CPU."""
     rows = []
-    for activity in network.activity(list(state)):
+    for neuron, activity in zip(network.neurons, network.activity(list(state)), strict=True):
         if network.neuron.binary:
             active = float(activity.double().mean())
             rows.append([active, 1 - active])
         else:
-            zero, one = (float((activity == end).double().mean()) for end in (0, 1))
-            rows.append([zero, 1 - zero - one, one])
+            low, high = (float((activity == end).double().mean()) for end in range_of(neuron))
+            rows.append([low, 1 - low - high, high])
     return torch.tensor(rows, dtype=torch.float64)
 
 

@@ -23,6 +23,7 @@ from binep.core import metrics
 from binep.core.gradients import BackpropThroughTime, EquilibriumPropagation, fill_gradients
 from binep.core.metrics import Gradients
 from binep.core.network import Clamped, Network
+from binep.core.neurons import Neuron, range_of
 from binep.core.relaxation import Relaxation, step
 from binep.data import Folder, shuffled
 from binep.engines.select import select_device
@@ -179,7 +180,7 @@ def gradcheck(
         nudge=recipe.learning.nudge,
         residual=float(bench.free.residuals[-1]),
         couplings=figures.coupling_names(recipe),
-        layers=[_layer(s) for s in bench.free.state],
+        layers=[_layer(*each) for each in zip(checked.neurons, bench.free.state, strict=True)],
         agreements=agreements,
         traces=traces,
         environment=runs.environment(place),
@@ -199,9 +200,9 @@ def _check(recipe: Recipe, batch: int, steps: int, betas: list[float]) -> None:
         raise BinepError(f"betas={betas}: allowed are finite numbers other than 0")
 
 
-def _layer(state: Tensor) -> Layer:
-    at_zero, at_one = (float((state == end).double().mean()) for end in (0, 1))
-    return Layer(state[0].numel(), at_zero, at_one)
+def _layer(neuron: Neuron, state: Tensor) -> Layer:
+    lowest, highest = (float((state == end).double().mean()) for end in range_of(neuron))
+    return Layer(state[0].numel(), lowest, highest)
 
 
 @dataclass(frozen=True, eq=False)

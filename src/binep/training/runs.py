@@ -444,6 +444,7 @@ def _train(
     stop: threading.Event | None,
 ) -> None:
     epochs, said = recipe.training.epochs, set[str]()
+    bits = any(neuron.binary for neuron in trainer.network.neurons)
     saved, began = time.monotonic(), time.monotonic()
 
     def keep_going() -> bool:
@@ -470,7 +471,7 @@ def _train(
                     append_line(folder / "metrics.jsonl", json.dumps(line))
                     history.append(line)
                     watcher.epoch(line)
-                    for kind, advice in troubles(history, trainer.network.neuron.binary).items():
+                    for kind, advice in troubles(history, bits).items():
                         if kind not in said:
                             watcher.say(f"warning: {advice}")
                         said.add(kind)
