@@ -1,7 +1,8 @@
-"""Files that are written whole or not at all."""
+"""Files that are read whole, and written whole or not at all."""
 
 import errno
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,6 +16,9 @@ except ImportError:  # Windows has no such locks; there nobody is kept out
     fcntl = None
 
 TEMPORARY = ".part"
+
+# Bytes as they are (on Windows), without waiting for somebody to write into a pipe (elsewhere).
+_AT_ONCE = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 # What the disk or its owner refuses, as opposed to a fault of the program.
 _REFUSALS = {
@@ -37,9 +41,41 @@ def telling(action: str, path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in _REFUSALS:
+        missing = action == "read" and error.errno == errno.ENOENT
+        why = "there is no such file" if missing else refusal(error)
+        raise BinepError(f"cannot {action} {path}: {why}") from error
+    except ValueError as error:  # a zero byte in a path
+        if isinstance(error, BinepError):
             raise
-        raise BinepError(f"cannot {action} {path}: {_REFUSALS[error.errno]}") from error
+        raise BinepError(f"cannot {action} {path}: {error}") from None
+
+
+def refusal(error: OSError) -> str:
+    """Why the file system refuses, in a few words."""
+    return _REFUSALS.get(error.errno or 0) or error.strerror or str(error)
+
+
+def read_whole(path: Path, most: int | None = None) -> bytes:
+    """What a file holds. A pipe, a device or a socket is none: it might never end."""
+    with telling("read", path):
+        handle = os.open(path, os.O_RDONLY | _AT_ONCE)
+        with os.fdopen(handle, "rb") as stream:
+            found = os.fstat(handle)
+            if not stat.S_ISREG(found.st_mode):
+                raise BinepError(f"cannot read {path}: it is not a file")
+            if most is not None and found.st_size > most:
+                raise BinepError(
+                    f"cannot read {path}: {found.st_size:,} bytes, allowed are {most:,}"
+                )
+            return stream.read()
+
+
+def read_text(path: Path, most: int | None = None) -> str:
+    """The text that a file holds, in UTF-8."""
+    try:
+        return read_whole(path, most).decode()
+    except UnicodeDecodeError:
+        raise BinepError(f"{path}: not a text file in UTF-8") from None
 
 
 def write_whole(path: Path, content: bytes | str) -> None:

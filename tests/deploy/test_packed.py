@@ -1,7 +1,5 @@
 """The packed file: what goes in comes out, nothing is wasted, and no damage goes unnoticed."""
 
-import hashlib
-import json
 from pathlib import Path
 
 import numpy as np
@@ -106,7 +104,7 @@ def test_foreign_files_and_appended_bytes_are_errors(content: bytes, extra: byte
 
 def test_errors_say_what_is_wrong(tmp_path: Path):
     path = tmp_path / "net.safetensors"
-    with pytest.raises(BinepError, match=r"net\.safetensors: No such file"):
+    with pytest.raises(BinepError, match=r"net\.safetensors: there is no such file"):
         packed.load(path)
     safetensors.numpy.save_file({"a": np.zeros(3)}, path)
     with pytest.raises(BinepError, match="not a packed model: no format 'binep-packed'"):
@@ -119,30 +117,3 @@ def test_errors_say_what_is_wrong(tmp_path: Path):
         packed.load(path)
     with pytest.raises(BinepError, match="version '2', this binep reads 1"):
         packed.loads(WHOLE.replace(b'"version":"1"', b'"version":"2"'))
-
-
-def test_bytes_behind_the_last_tensor_are_refused_under_a_good_seal():
-    size, zeros = int.from_bytes(WHOLE[:8], "little"), b"0" * 64
-    seal = json.loads(WHOLE[8 : 8 + size])["__metadata__"]["sha256"].encode()
-    longer = WHOLE.replace(seal, zeros) + b"more"
-    forged = longer.replace(zeros, hashlib.sha256(longer).hexdigest().encode())
-    with pytest.raises(BinepError, match="4 bytes behind the last tensor"):
-        packed.loads(forged)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda facts: facts.update(per_class=3), "does not fit 10 classes of 3"),
-        (lambda facts: facts["couplings"].pop(), "unknown tensors couplings.2"),
-        (lambda facts: facts["couplings"][0].update(above=5), "shape"),
-        (lambda facts: facts.update(dynamics="quantum"), "unknown dynamics 'quantum'"),
-        (lambda facts: facts.pop("steps"), "steps"),
-    ],
-)
-def test_a_forged_file_with_a_good_seal_is_refused_too(change, message: str, monkeypatch):
-    facts = packed._facts(stored("digits-conv-wa"))
-    change(facts)
-    monkeypatch.setattr(packed, "_facts", lambda network: json.loads(json.dumps(facts)))
-    with pytest.raises(BinepError, match=message):
-        packed.loads(packed.dumps(stored("digits-conv-wa")))

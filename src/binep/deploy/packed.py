@@ -9,15 +9,17 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from binep.deploy.stored import Array, StoredCoupling, StoredNetwork
-from binep.errors import BinepError, choose
-from binep.files import write_whole
+from binep.core.limits import LARGEST
+from binep.deploy import allowed
+from binep.deploy.stored import SIZES, Array, StoredCoupling, StoredNetwork
+from binep.errors import BinepError
+from binep.files import read_whole, write_whole
 
 FORMAT = "binep-packed"
 VERSION = 1
@@ -28,10 +30,10 @@ _ALIGNMENT = 8
 _LENGTH = 8
 # Nothing of ours needs more; a foreign file may claim anything.
 _LONGEST_HEADER = 1 << 20
+_MOST_DIMENSIONS = 4
+_LARGEST_SIZE = 1 << 48
 
 _DTYPES = {"U8": np.dtype(np.uint8), "F32": np.dtype("<f4")}
-_SIZES = ("kind", "below", "above", "kernel", "padding", "pool")
-_PARAMETERS = ("couplings", "input_shape", "image_shape", "mean", "std")
 
 
 # --- writing ------------------------------------------------------------------------------------
@@ -54,7 +56,7 @@ def dumps(network: StoredNetwork) -> bytes:
     metadata = {
         "format": FORMAT,
         "version": str(VERSION),
-        "network": _compact(_facts(network)),
+        "network": _compact(network.facts),
         "sha256": _NO_SEAL.decode(),
     }
     header = _compact({"__metadata__": metadata, **table}).encode()
@@ -72,27 +74,6 @@ def save(network: StoredNetwork, path: Path) -> None:
 
 def _compact(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
-
-
-def _facts(network: StoredNetwork) -> dict[str, Any]:
-    facts = {
-        f.name: getattr(network, f.name) for f in fields(StoredNetwork) if f.name not in _PARAMETERS
-    }
-    return {
-        **facts,
-        "input_shape": list(network.input_shape),
-        "image_shape": list(network.image_shape),
-        "mean": None if network.mean is None else list(network.mean),
-        "std": None if network.std is None else list(network.std),
-        "couplings": [
-            {
-                **{name: getattr(coupling, name) for name in _SIZES},
-                "weights": "binary" if coupling.binary else "real",
-                "bias": coupling.bias is not None,
-            }
-            for coupling in network.couplings
-        ],
-    }
 
 
 def _tensors(network: StoredNetwork) -> Iterator[tuple[str, str, tuple[int, ...], Array]]:
@@ -118,10 +99,7 @@ def _tensors(network: StoredNetwork) -> Iterator[tuple[str, str, tuple[int, ...]
 def load(path: str | Path) -> StoredNetwork:
     """Read a packed file; one line that says why, if it is damaged, truncated or foreign."""
     path = Path(path)
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise BinepError(f"{path}: {error.strerror or error}") from None
+    content = read_whole(path)
     try:
         return loads(content)
     except BinepError as error:
@@ -129,7 +107,10 @@ def load(path: str | Path) -> StoredNetwork:
 
 
 def loads(content: bytes) -> StoredNetwork:
-    """The network of a packed file's content."""
+    """The network of a packed file's content.
+
+    Anyone can compute a seal: what the file says is checked before it is used, see `allowed`.
+    """
     header, data = _split(content)
     metadata = header.pop("__metadata__", None)
     if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
@@ -139,12 +120,34 @@ def loads(content: bytes) -> StoredNetwork:
             f"packed format version {metadata.get('version')!r}, this binep reads {VERSION}"
         )
     _check_seal(content, metadata.get("sha256"))
+    # The seal is whole: what is wrong from here on was made by somebody else's program.
     try:
-        facts = json.loads(metadata["network"])
+        facts = _object(metadata.get("network"), "network")
+        allowed.check_facts(facts)
         return _network(facts, _arrays(header, data))
-    # The seal is whole: such a file was made by somebody else's program.
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except BinepError as error:
         raise BinepError(f"not a valid packed model: {error}") from None
+
+
+def _object(text: Any, what: str) -> dict[str, Any]:
+    """A JSON object whose keys are there once, of numbers that every reader reads alike."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        table = dict(pairs)
+        if len(table) != len(pairs):
+            raise ValueError("a key is there twice")
+        return table
+
+    def never(name: str) -> float:
+        raise ValueError(f"{name} is not JSON")
+
+    try:
+        found = json.loads(text, object_pairs_hook=once, parse_constant=never)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise BinepError(f"its {what} is not JSON ({error})") from None
+    if not isinstance(found, dict):
+        raise BinepError(f"its {what} is not a table")
+    return found
 
 
 def _split(content: bytes) -> tuple[dict[str, Any], bytes]:
@@ -155,11 +158,9 @@ def _split(content: bytes) -> tuple[dict[str, Any], bytes]:
     if len(content) < _LENGTH + size:
         raise BinepError(f"truncated: {len(content)} bytes, its header alone has {size}")
     try:
-        header = json.loads(content[_LENGTH : _LENGTH + size])
-    except (ValueError, RecursionError):
-        raise BinepError("not a packed model, or damaged: its header is not JSON") from None
-    if not isinstance(header, dict):
-        raise BinepError("not a packed model: its header is not a table")
+        header = _object(content[_LENGTH : _LENGTH + size], "header")
+    except BinepError as error:
+        raise BinepError(f"not a packed model, or damaged: {error}") from None
     return header, content[_LENGTH + size :]
 
 
@@ -171,53 +172,85 @@ def _check_seal(content: bytes, seal: Any) -> None:
 
 
 def _arrays(header: dict[str, Any], data: bytes) -> dict[str, Array]:
+    """The tensors by name, which fill the data one behind the other."""
+    for name, entry in header.items():
+        if not _is_entry(entry):
+            raise BinepError(
+                f"tensor {name!r}: allowed are a dtype ({' or '.join(_DTYPES)}), a shape, and the "
+                "data_offsets of its first byte and behind its last"
+            )
     arrays, end = {}, 0
-    for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"][0]):
-        kind, shape, (begin, stop) = entry["dtype"], entry["shape"], entry["data_offsets"]
-        dtype = _DTYPES[choose(kind, _DTYPES, f"type of {name}")]
+    for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+        dtype, shape, (begin, stop) = _DTYPES[entry["dtype"]], entry["shape"], entry["data_offsets"]
         if begin != end or stop - begin != math.prod(shape) * dtype.itemsize or stop > len(data):
-            raise ValueError(f"{name} of shape {shape} does not fit its bytes {begin} to {stop}")
+            raise BinepError(f"{name} of shape {shape} does not fit its bytes {begin} to {stop}")
         arrays[name] = np.frombuffer(data[begin:stop], dtype).reshape(shape)
         end = stop
     if end != len(data):
-        raise ValueError(f"{len(data) - end} bytes behind the last tensor")
+        raise BinepError(f"{len(data) - end} bytes behind the last tensor")
     return arrays
 
 
+def _is_entry(entry: Any) -> bool:
+    if type(entry) is not dict or set(entry) != {"dtype", "shape", "data_offsets"}:
+        return False
+    shape, offsets = entry["shape"], entry["data_offsets"]
+    return (
+        type(entry["dtype"]) is str
+        and entry["dtype"] in _DTYPES
+        and type(shape) is list
+        and len(shape) <= _MOST_DIMENSIONS
+        and all(type(size) is int and 1 <= size < _LARGEST_SIZE for size in shape)
+        and type(offsets) is list
+        and len(offsets) == 2
+        and all(type(offset) is int and offset >= 0 for offset in offsets)
+    )
+
+
 def _network(facts: dict[str, Any], arrays: dict[str, Array]) -> StoredNetwork:
-    couplings = [_coupling(n, each, arrays) for n, each in enumerate(facts.pop("couplings"))]
+    lists = ("input_shape", "image_shape", "mean", "std")
+    rows = {name: tuple(facts[name]) for name in lists if facts[name] is not None}
+    described = facts.pop("couplings")
+    plain = [StoredCoupling(**{name: each[name] for name in SIZES}) for each in described]
+    # Without parameters first: what does not fit takes no memory.
+    network = StoredNetwork(**{**facts, **rows, "couplings": plain})
+    filled = [
+        _filled(n, coupling, each, arrays)
+        for n, (coupling, each) in enumerate(zip(plain, described, strict=True))
+    ]
     if arrays:
-        raise ValueError(f"unknown tensors {', '.join(sorted(arrays))}")
-    for name in ("input_shape", "image_shape", "mean", "std"):
-        facts[name] = None if facts[name] is None else tuple(facts[name])
-    return StoredNetwork(couplings=couplings, **facts)
+        raise BinepError(f"unknown tensors {', '.join(sorted(arrays))}")
+    return replace(network, couplings=filled)
 
 
-def _coupling(n: int, facts: dict[str, Any], arrays: dict[str, Array]) -> StoredCoupling:
-    sizes = {name: facts[name] for name in _SIZES}
-    if any(not isinstance(sizes[name], int) or sizes[name] < 0 for name in _SIZES[1:]):
-        raise ValueError(f"coupling {n} of sizes {sizes}")
-    plain = StoredCoupling(**sizes)
-    count = math.prod(plain.weight_shape)
+def _filled(
+    n: int, coupling: StoredCoupling, facts: dict[str, Any], arrays: dict[str, Array]
+) -> StoredCoupling:
+    """A coupling with its parameters, taken out of `arrays`."""
+    count = math.prod(coupling.weight_shape)
 
-    def take(part: str, shape: tuple[int, ...]) -> Array:
-        values = arrays.pop(f"couplings.{n}.{part}")
-        if values.shape != shape:
-            raise ValueError(f"couplings.{n}.{part} of shape {values.shape}, expected {shape}")
-        if not np.isfinite(values).all():
-            raise ValueError(f"couplings.{n}.{part} is not finite")
+    def take(part: str, kind: str, shape: tuple[int, ...]) -> Array:
+        name = f"couplings.{n}.{part}"
+        values = arrays.pop(name, None)
+        if values is None or values.dtype != _DTYPES[kind] or values.shape != shape:
+            found = "missing" if values is None else f"{values.dtype} of shape {values.shape}"
+            raise BinepError(f"{name} is {found}: allowed is {kind} of shape {shape}")
+        # NaN is not within anything.
+        if kind == "F32" and not (np.abs(values) <= LARGEST).all():
+            raise BinepError(f"{name} holds numbers beyond +-2^64, or not finite")
         return values
 
     parts: dict[str, Array] = {}
     if facts["weights"] == "binary":
-        packed = take("bits", (math.ceil(count / 8),))
+        packed = take("bits", "U8", (math.ceil(count / 8),))
         bits = np.unpackbits(packed, bitorder="little")
         if bits[count:].any():
-            raise ValueError(f"couplings.{n}.bits has bits set behind its last weight")
-        parts["signs"] = (2 * bits[:count].astype(np.int8) - 1).reshape(plain.weight_shape)
-        parts["scale"] = take("scale", () if plain.kind == "dense" else (plain.above,))
+            raise BinepError(f"couplings.{n}.bits has bits set behind its last weight")
+        signs = bits[:count].view(np.int8) * np.int8(2) - np.int8(1)
+        parts["signs"] = signs.reshape(coupling.weight_shape)
+        parts["scale"] = take("scale", "F32", () if coupling.kind == "dense" else (coupling.above,))
     else:
-        parts["weight"] = take("weight", plain.weight_shape)
+        parts["weight"] = take("weight", "F32", coupling.weight_shape)
     if facts["bias"]:
-        parts["bias"] = take("bias", (plain.above,))
-    return StoredCoupling(**sizes, **parts)
+        parts["bias"] = take("bias", "F32", (coupling.above,))
+    return replace(coupling, **parts)

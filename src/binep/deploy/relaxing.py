@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from binep.deploy import rules
+from binep.deploy.allowed import numbers
 from binep.deploy.stored import Array, Shape, StoredNetwork
 from binep.deploy.sums import Sums
 from binep.errors import BinepError
@@ -106,12 +107,10 @@ class Relaxer(ABC):
             yield list(batch.state)
 
     def _batch_size(self) -> int:
-        windows = [
-            np.prod(coupling.map_shape(shape)[1:]) * max(coupling.fan_in, coupling.above)
-            for coupling, shape in zip(self.network.couplings, self.network.shapes, strict=False)
-            if coupling.kind == "conv"
-        ]
-        return int(np.clip(_ROOM // max([1, *windows]), 1, LARGEST_BATCH))
+        """As many samples as take up to `_ROOM` numbers at the largest coupling."""
+        pairs = zip(self.network.couplings, self.network.shapes, strict=False)
+        most = max(numbers(*pair, n) for n, pair in enumerate(pairs))
+        return max(1, min(_ROOM // most, LARGEST_BATCH))
 
     def _top(self, state: State) -> Array:
         """What is read out: the top layer, or what the softmax sees of it."""

@@ -7,16 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from binep.deploy import allowed
+from binep.deploy.allowed import KINDS, READOUTS
 from binep.errors import BinepError, choose
 
 Array = Any
 Shape = tuple[int, ...]
 
-KINDS = ("dense", "conv")
-ACTIVATIONS = ("real", "binary")
-DYNAMICS = ("prototypical", "energy")
-COSTS = ("mse", "cross_entropy")
-READOUTS = ("average", "single")
+SIZES = ("kind", "below", "above", "kernel", "padding", "pool")
 LEVELS = 255  # an 8-bit pixel stands for pixel / LEVELS
 
 
@@ -46,10 +44,21 @@ class StoredCoupling:
 
     def __post_init__(self) -> None:
         choose(self.kind, KINDS, "kind of a coupling")
+        if self.kind == "dense" and (self.kernel, self.padding, self.pool) != (1, 0, 1):
+            raise BinepError("a dense coupling: allowed are kernel=1, padding=0 and pool=1")
 
     @property
     def binary(self) -> bool:
         return self.signs is not None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """All but the parameters, as JSON has it: the keys of `allowed.COUPLING`."""
+        return {
+            **{name: getattr(self, name) for name in SIZES},
+            "weights": "binary" if self.binary else "real",
+            "bias": self.bias is not None,
+        }
 
     @property
     def gain(self) -> Array:
@@ -85,7 +94,7 @@ class StoredCoupling:
         if len(below_shape) != 3 or below_shape[0] != self.below:
             raise BinepError(f"conv coupling of {self.below} channels on a layer {below_shape}")
         _, height, width = self.map_shape(below_shape)
-        if min(height, width) < self.pool:
+        if min(height, width) < max(self.pool, 1):
             raise BinepError(f"conv coupling leaves nothing of a layer {below_shape}")
         return (self.above, height // self.pool, width // self.pool)
 
@@ -124,21 +133,16 @@ class StoredNetwork:
     origin: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        choose(self.activations, ACTIVATIONS, "activations")
-        choose(self.dynamics, DYNAMICS, "dynamics")
-        choose(self.cost, COSTS, "cost")
-        choose(self.readout, READOUTS, "readout")
-        if self.shapes[-1] != (self.classes * self.per_class,):
-            raise BinepError(
-                f"output layer {self.shapes[-1]} does not fit {self.classes} classes of "
-                f"{self.per_class} neurons"
-            )
-        if self.steps < 1:
-            raise BinepError(f"steps={self.steps}: allowed is at least 1")
-        if math.prod(self.image_shape) != math.prod(self.input_shape):
-            raise BinepError(f"images {self.image_shape} do not fit the input {self.input_shape}")
-        if (self.mean is None) != (self.std is None):
-            raise BinepError("a normalisation needs both mean and std")
+        allowed.check_facts(self.facts)
+        allowed.check_network(self)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """All but the parameters, as JSON has it: the keys of `allowed.NETWORK`."""
+        lists = ("input_shape", "image_shape", "mean", "std")
+        facts = {name: getattr(self, name) for name in allowed.NETWORK}
+        facts |= {name: list(facts[name]) for name in lists if facts[name] is not None}
+        return {**facts, "couplings": [coupling.facts for coupling in self.couplings]}
 
     @property
     def binary(self) -> bool:
@@ -187,7 +191,8 @@ class StoredNetwork:
             )
         if images.dtype == np.uint8 and self.mean is not None:
             mean, std = (
-                np.array(each, np.float32).reshape(-1, 1, 1) for each in (self.mean, self.std)
+                np.array(each, np.float32).reshape(-1, *[1] * (len(self.image_shape) - 1))
+                for each in (self.mean, self.std)
             )
             pixels = images.reshape(-1, *self.image_shape).astype(np.float32)
             images = (pixels / np.float32(LEVELS) - mean) / std
