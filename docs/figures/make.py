@@ -1,6 +1,7 @@
 """The pictures of `docs/what-is-ep.md`, from real relaxations: python docs/figures/make.py."""
 
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 
@@ -18,7 +19,7 @@ from binep.core.optim import Optimizers
 
 HERE = Path(__file__).parent
 INK, ACCENT, OTHER, QUIET = "#555f6b", "#3f51b5", "#e07a3f", "#b8c0c8"
-STYLE = {
+STYLE: dict[Any, Any] = {
     "svg.hashsalt": "binep",
     "font.size": 10,
     "text.color": INK,
