@@ -56,6 +56,10 @@ def write(
         "FILES": "\n".join(f"| `{n}` | {w} | {c} | {what} |" for n, w, c, what in rows),
         "NUMBERS": _numbers(model, reason),
         "NEURONS": str(sum(math.prod(shape) for shape in network.layer_shapes)),
+        "COUPLINGS": "\n".join(_coupling_row(network, n) for n in range(len(network.couplings))),
+        "CLASSES": str(network.classes),
+        "PER_CLASS": str(network.per_class),
+        "INITIAL_STATE": _initial_word(model),
     }
     files["README.md"] = readme("mem", network, values)
     return write_files(to, files)
@@ -74,7 +78,8 @@ def _add_couplings(model: Relaxer, add: Add) -> None:
             add(name, 32, weights.reshape(-1), what)
         up, down, bias = map(np.ravel, model.parameters(n))
         add(f"coupling{n}_scale_up.mem", _WIDTH, up, f"scale of coupling {n}, upwards")
-        add(f"coupling{n}_scale_down.mem", _WIDTH, down, "the same, downwards")
+        if n > 0:  # Nothing is sent down to the input.
+            add(f"coupling{n}_scale_down.mem", _WIDTH, down, "the same, downwards")
         add(f"coupling{n}_bias.mem", _WIDTH, bias, "biases of the layer above it")
 
 
@@ -113,6 +118,24 @@ def _numbers(model: FixedNetwork | Runtime, reason: str | None) -> str:
         f"2^-{model.state_bits}, from 0 to 2^{model.state_bits}; a neuron is active from "
         f"2^{model.state_bits - 1} on"
     )
+
+
+def _coupling_row(network: StoredNetwork, n: int) -> str:
+    """A line of the README's table of couplings."""
+    coupling, below = network.couplings[n], network.shapes[n]
+    window = (
+        (coupling.kernel, coupling.padding, coupling.pool) if coupling.kind == "conv" else "---"
+    )
+    shapes = ("x".join(map(str, shape)) for shape in (below, coupling.above_shape(below)))
+    cells = (n, coupling.kind, *shapes, *window, coupling.fan_in)
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+def _initial_word(model: FixedNetwork | Runtime) -> str:
+    """The state of every neuron at t = 0, as `vectors_states.mem` has it."""
+    (state,) = model.initial((1,))
+    word = state.view(np.uint32) if isinstance(model, Runtime) else state
+    return f"{int(word):x}"
 
 
 def _word_lines(words: Array, width: int) -> list[str]:
