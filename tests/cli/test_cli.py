@@ -250,7 +250,8 @@ def test_cuda_without_a_gpu_is_a_clear_error(tmp_path: Path):
     assert_one_line(binep("train", "--device", "cuda", cwd=tmp_path), "no usable GPU")
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_stop_saves_and_says_how_to_go_on(number: signal.Signals, tmp_path: Path):
     words = [sys.executable, "-u", "-m", "binep", "train", "--device", "cpu", "--epochs", "1000"]
     words += ["--set", "optimizer.tau=[5e-7, 5e-7]"]
     process = subprocess.Popen(
@@ -259,9 +260,9 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path):
     assert process.stdout is not None
     assert process.stdout.readline().startswith("digits-1fc-w-seed0")
     process.stdout.readline()
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     rest, errors = process.communicate(timeout=60)
-    assert process.returncode == 130, errors
+    assert process.returncode == 128 + number, errors
     assert "stopped and saved" in rest
     typed = "binep train --device cpu --epochs 1000 --set 'optimizer.tau=[5e-7, 5e-7]' --resume"
     assert typed in rest

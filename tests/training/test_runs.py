@@ -28,15 +28,15 @@ CPU = torch.device("cpu")
 
 
 class StopAfter(Watcher):
-    """Presses Ctrl-C after so many mini-batches."""
+    """Presses Ctrl-C after so many mini-batches, or sends another signal."""
 
-    def __init__(self, batches: int) -> None:
-        self.left = batches
+    def __init__(self, batches: int, number: int = signal.SIGINT) -> None:
+        self.left, self.number = batches, number
 
     def batch(self, trainer: Trainer) -> None:
         self.left -= 1
         if self.left == 0:
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), self.number)
 
 
 class Listener(Watcher):
@@ -108,6 +108,51 @@ def test_ctrl_c_and_resume_end_where_an_uninterrupted_run_does(batches, straight
     resumed = runs.train(recipe, seed=3, out=tmp_path, resume=True)
     assert resumed.record["starts"] == 2
     assert_same_end(resumed, straight)
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
+def test_who_asks_a_run_to_stop_is_told_by_its_exit_code(name, code, tmp_path):
+    recipe = small_recipe("digits-1fc-w")
+    handler = signal.getsignal(getattr(signal, name))
+    run = runs.train(recipe, out=tmp_path, watcher=StopAfter(2, getattr(signal, name)))
+    assert (run.finished, run.exit_code) == (False, code)
+    assert (run.record["status"], run.record["signal"]) == ("interrupted", name)
+    assert signal.getsignal(getattr(signal, name)) is handler
+    found = checkpoints.load(run.folder, warn=pytest.fail)
+    assert found is not None and found[1]["position"] == 400
+    run = runs.train(recipe, out=tmp_path, resume=True)
+    assert (run.exit_code, run.record["status"]) == (0, "finished") and "signal" not in run.record
+
+
+def test_sigusr1_saves_and_the_run_goes_on_to_the_same_end(straight, tmp_path):
+    saved: list[str] = []
+
+    class Looker(StopAfter):
+        def batch(self, trainer: Trainer) -> None:
+            saved.extend(path.name for path in tmp_path.glob("*/checkpoint-*.json"))
+            super().batch(trainer)
+
+    run = runs.train(straight.recipe, seed=3, out=tmp_path, watcher=Looker(2, signal.SIGUSR1))
+    assert "checkpoint-000000-00000400.json" in saved
+    assert run.finished
+    assert_same_end(run, straight)
+
+
+def test_a_signal_that_is_ignored_stays_ignored(tmp_path):
+    """As under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        watcher = StopAfter(2, signal.SIGHUP)
+        assert runs.train(small_recipe("digits-1fc-w"), out=tmp_path, watcher=watcher).finished
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_every_training_of_a_process_hears_of_a_signal(tmp_path):
+    watchers = [StopAfter(3, signal.SIGTERM), Watcher()]
+    recipe = small_recipe("digits-1fc-w", "training.epochs=1000")
+    stopped = runs.train_side_by_side(recipe, [0, 1], out=tmp_path, watchers=watchers)
+    assert [run.exit_code for run in stopped] == [143, 143]
 
 
 def test_checkpoints_within_an_epoch_change_nothing(straight, tmp_path):

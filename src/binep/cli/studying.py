@@ -79,7 +79,7 @@ def reproduce(
         print(f"figure: {path}")
     if not outcome.finished and not show:
         print("stopped and saved; the same command goes on")
-        sys.exit(INTERRUPTED)
+        sys.exit(max((run.exit_code for run in outcome.runs), default=0) or INTERRUPTED)
 
 
 def _reproduce_from(source: Path, what: str | None) -> None:

@@ -19,7 +19,7 @@ from binep.cli.options import (
     RecipeName,
     with_data,
 )
-from binep.cli.output import INTERRUPTED, print_json
+from binep.cli.output import print_json
 from binep.errors import BinepError
 
 
@@ -119,8 +119,9 @@ def train(
         found = iter(runs.train_side_by_side(chosen, numbers, watchers=watchers, **options))
     else:
         found = (runs.train(chosen, seed=n, watcher=watch(n), **options) for n in numbers)
-    results = []
+    results, code = [], 0
     for run in found:
+        code = max(code, run.exit_code)
         results.append({"run": str(run.folder), "finished": run.finished, "last": run.last})
         if not as_json:
             _tell_outcome(run, sys.argv[1:])
@@ -128,8 +129,8 @@ def train(
             break
     if as_json:
         print_json(results)
-    if not all(result["finished"] for result in results):
-        sys.exit(INTERRUPTED)
+    if code:
+        sys.exit(code)
 
 
 def _use_threads(count: int) -> None:

@@ -10,7 +10,6 @@ runs/mnist-1fc-w-seed0/
 import json
 import os
 import platform
-import signal
 import subprocess
 import sys
 import threading
@@ -40,6 +39,7 @@ from binep.training import checkpoints
 from binep.training import recipe as recipes
 from binep.training.progress import Watcher
 from binep.training.recipe import Recipe
+from binep.training.signals import SAVES, exit_code, listening
 from binep.training.trainer import Trainer, evaluate, random_streams, troubles
 
 CHECKPOINT_SECONDS = 300.0
@@ -58,6 +58,11 @@ class Run:
     @property
     def finished(self) -> bool:
         return len(self.metrics) >= self.recipe.training.epochs
+
+    @property
+    def exit_code(self) -> int:
+        """What a process that trained it should end with: 0, or by which signal it was stopped."""
+        return 0 if self.finished else exit_code(self.record.get("signal"))
 
     def network(self, device: str = "auto", *, newest: bool = False) -> Network:
         """The trained network of the newest checkpoint.
@@ -213,6 +218,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 # --- making one ---------------------------------------------------------------------------------
 
 
+@listening(numbers=SAVES)  # who does not listen to these is ended by them
 def train(
     recipe: Recipe,
     *,
@@ -232,8 +238,8 @@ def train(
 
     With `resume` an existing run goes on bit for bit where its last checkpoint left it; a missing
     one is begun: afresh, or where the run in the folder `branch` stands, of a recipe that has been
-    the same so far. Ctrl-C, or `stop` when it is set, lets the current mini-batch finish and saves;
-    the run returned is then not `finished`.
+    the same so far. Ctrl-C and its like, see `signals`, or `stop` when it is set, let the current
+    mini-batch finish and save; the run returned is then not `finished`.
     """
     watcher = watcher or Watcher()
     folder = Path(out) / run_name(recipe, seed)
@@ -295,7 +301,8 @@ def side_by_side(jobs: Sequence[Callable[[threading.Event], Any]], at_once: int)
         with torch.cuda.stream(torch.cuda.Stream() if torch.cuda.is_available() else None):
             return job(stop)
 
-    with _interruptible() as stop, ThreadPoolExecutor(at_once) as threads:
+    with listening() as asked, ThreadPoolExecutor(at_once) as threads:
+        stop = asked.stop
         futures = [threads.submit(run, job) for job in jobs]
         try:
             for future in as_completed(futures):
@@ -445,27 +452,30 @@ def _train(
 ) -> None:
     epochs, said = recipe.training.epochs, set[str]()
     bits = any(neuron.binary for neuron in trainer.network.neurons)
-    saved, began = time.monotonic(), time.monotonic()
+    saved, saves, began = time.monotonic(), 0, time.monotonic()
 
     def keep_going() -> bool:
-        nonlocal saved
+        nonlocal saved, saves
         watcher.batch(trainer)
-        if time.monotonic() - saved > checkpoint_seconds:
+        if asked.saves > saves or time.monotonic() - saved > checkpoint_seconds:
+            saves = asked.saves
             trainer.settle()
             checkpoints.save(folder, trainer)
             saved = time.monotonic()
-        return not told.is_set()
+        return not asked.stop.is_set()
 
     def update_record(status: str) -> None:
         spent = record["seconds"] + time.monotonic() - began
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        last = {"status": status, "updated": now, "seconds": spent}
+        last: dict[str, Any] = {"status": status, "updated": now, "seconds": spent}
+        if status == "interrupted" and asked.signal is not None:
+            last["signal"] = asked.signal.name
         write_whole(folder / "record.json", json.dumps({**record, **last}, indent=1) + "\n")
 
-    with _interruptible(stop) as told:
+    with listening(stop) as asked:
         watcher.begin(folder.name, trainer, epochs)
         try:
-            while trainer.progress.epoch < epochs and not told.is_set():
+            while trainer.progress.epoch < epochs and not asked.stop.is_set():
                 line = trainer.epoch(keep_going)
                 if line is not None:
                     append_line(folder / "metrics.jsonl", json.dumps(line))
@@ -483,30 +493,6 @@ def _train(
                 update_record(status)
         finally:
             watcher.end()
-
-
-@contextmanager
-def _interruptible(stop: threading.Event | None = None) -> Iterator[threading.Event]:
-    """Let Ctrl-C (and a polite kill) set an event instead of raising; a second one raises."""
-    stop = stop or threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-    before: dict[int, Any] = {
-        number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)
-    }
-
-    def ask_to_stop(number: int, frame: Any) -> None:
-        stop.set()
-        signal.signal(number, before[number])
-
-    for number in before:
-        signal.signal(number, ask_to_stop)
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 # --- its record ---------------------------------------------------------------------------------
