@@ -16,8 +16,8 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.grad import conv2d_weight
 
+from binep.core import convolution
 from binep.core.weights import BinaryWeight, RealWeight, default_draw
 from binep.errors import BinepError
 
@@ -108,7 +108,7 @@ class Coupling(nn.Module, ABC):
 
     @abstractmethod
     def _sum_up(self, below: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Unscaled, pooled sums over the kernel, and the switches of the pool."""
+        """Unscaled, pooled sums over the kernel of what is sent, and the switches of the pool."""
 
     @abstractmethod
     def down(self, above: Tensor, switches: Tensor | None, below_shape: Sequence[int]) -> Tensor:
@@ -142,7 +142,7 @@ class Coupling(nn.Module, ABC):
         The order of arithmetic is part of the definition: sums over signs, pooling, then the
         scale, then the bias, each rounded on its own.
         """
-        sums, switches = self._sum_up(self._numbers(below))
+        sums, switches = self._sum_up(below)
         drive = self._per_output(self.synapses.gain / levels(below)) * sums
         if self.bias is not None:
             drive = drive + self._per_output(self.bias)
@@ -204,7 +204,7 @@ class Dense(Coupling):
         return (self.above,)
 
     def _sum_up(self, below: Tensor) -> tuple[Tensor, None]:
-        return F.linear(below.flatten(1), self.synapses.kernel), None
+        return F.linear(self._numbers(below).flatten(1), self.synapses.kernel), None
 
     def down(self, above: Tensor, switches: Tensor | None, below_shape: Sequence[int]) -> Tensor:
         sums = F.linear(self._numbers(above), self.synapses.kernel.T)
@@ -300,7 +300,8 @@ class ConvPool(Coupling):
         return (self.above, height, width)
 
     def _sum_up(self, below: Tensor) -> tuple[Tensor, Tensor | None]:
-        maps = F.conv2d(below, self.synapses.kernel, padding=self.padding)
+        numbers, exact = self._numbers(below), not below.is_floating_point()
+        maps = convolution.up(numbers, self.synapses.kernel, self.padding, exact=exact)
         if self.pool == 1:
             return maps, None
         return F.max_pool2d(maps, self.pool, return_indices=True)
@@ -309,16 +310,18 @@ class ConvPool(Coupling):
         kernel = self.synapses.kernel
         # Here the channels' scales stand inside the sum. For bits it runs in float64, which holds
         # sums of float32 scales of like size exactly, so that no engine's order can change it.
-        wide = torch.float64 if above.dtype == torch.bool else kernel.dtype
+        exact = above.dtype == torch.bool
+        wide = torch.float64 if exact else kernel.dtype
         scaled = self._per_output(self.synapses.gain).to(wide) * above
         maps = self._unpool(scaled, switches, below_shape)
-        return F.conv_transpose2d(maps, kernel.to(wide), padding=self.padding).to(kernel.dtype)
+        drive = convolution.down(maps, kernel.to(wide), self.padding, exact=exact)
+        return drive.to(kernel.dtype)
 
     def correlate(self, below: Tensor, above: Tensor, switches: Tensor | None) -> Tensor:
         maps = self._unpool(self._numbers(above), switches, below.shape)
-        return conv2d_weight(
-            self._numbers(below), self.synapses.kernel.shape, maps, padding=self.padding
-        )
+        exact = not (below.is_floating_point() or above.is_floating_point())
+        shape = self.synapses.kernel.shape
+        return convolution.correlate(self._numbers(below), shape, maps, self.padding, exact=exact)
 
     def _unpool(self, above: Tensor, switches: Tensor | None, below_shape: Sequence[int]) -> Tensor:
         """Put each value where its switch points, zeros elsewhere, on the convolution's maps."""

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.grad import conv2d_weight
 
+from binep.core import convolution
 from binep.core.couplings import ConvPool, Dense, Shape
 from binep.core.network import Network
 from binep.engines.cuda.convolution import (
@@ -260,7 +260,9 @@ class FastConv:
         """The same with activities above that are unpooled already."""
         coupling = self.coupling
         shape, padding = coupling.synapses.kernel.shape, coupling.padding
-        return conv2d_weight(below.float(), shape, maps, padding=padding).contiguous()
+        exact = self.exact and below.dtype == self.dtype
+        found = convolution.correlate(below.float(), shape, maps, padding, exact=exact)
+        return found.contiguous()
 
     def launch(self, kernel: Any, *arguments: Any, count: int, **flags: Any) -> None:
         """Run an element-wise kernel over maps or what is left of them when pooled."""

@@ -67,11 +67,7 @@ class ReferenceEngine:
             return metrics.tally(self.network, free, labels)
 
     def _exact(self, x: Tensor) -> bool:
-        """Whether bits and pixels are all that is multiplied, which TF32 holds exactly.
-
-        They must then not be multiplied otherwise: in float32 cuDNN may take a convolution
-        through a Fourier transform, and integers come out a little off.
-        """
+        """Whether bits and pixels are all that is multiplied, which TF32 holds exactly."""
         return self.network.neuron.binary and not x.is_floating_point()
 
     def collect(self) -> Tally:
