@@ -12,6 +12,7 @@ from rich.console import Console
 from binep.errors import BinepError
 from binep.hardware import costs, sweep
 from binep.hardware.costs import Operations
+from binep.hardware.operations import step_operations
 from binep.training import recipe as recipes
 from binep.training import runs
 
@@ -75,16 +76,87 @@ def test_operations_of_bits_by_hand():
     )
     work = {each.what: each.operations for each in found.work}
     assert work["step"] == Operations(
-        ands=4 * 480, popcount_bits=4 * 480, adds=44 + 4 * 44, multiplies=44, memory_bits=2 * 480
+        ands=4 * 480,
+        popcount_bits=4 * 480,
+        adds=44 + 4 * 44,
+        multiplies=44,
+        memory_bits=2 * 480,
+        # State in and out, bias, drive out and in.
+        neuron_bits=44 * 5 * 32,
     )
-    inputs = Operations(adds=64 * 24, multiplies=24, memory_bits=64 * 24)
+    inputs = Operations(
+        adds=64 * 24, multiplies=24, memory_bits=64 * 24, neuron_bits=64 * 8 + 24 * 32
+    )
     assert work["prediction"] == inputs + work["step"] * 8
-    assert work["prediction by events"].ands < work["prediction"].ands
     learning = Operations(
-        ands=2 * (480 + 1536), adds=3 * (480 + 1536), memory_bits=64 * (480 + 1536)
+        ands=2 * (480 + 1536),
+        adds=3 * (480 + 1536),
+        memory_bits=64 * (480 + 1536),
+        # What was sent is kept and read, biases are read and written.
+        neuron_bits=2 * 44 + 64 * 44,
     )
     assert work["training sample"] == inputs + work["step"] * 18 + learning
     assert found.stored_bits == 1
+
+
+def test_events_add_one_synapse_at_a_time_to_sums_in_memory():
+    """64-24-20: half of the hidden neurons and a quarter of the outputs send something new."""
+    recipe = recipes.load("digits-1fc-wa", ["network.dense=[24]", "network.per_class=2"])
+    network = recipe.build_network()
+    synapses = 0.5 * 480 + 0.25 * 480
+    assert step_operations(network, [0.5, 0.25]) == Operations(
+        adds=synapses + 4 * 44,
+        multiplies=44,
+        memory_bits=synapses,
+        neuron_bits=2 * 32 * synapses + 44 * 5 * 32,
+    )
+    quiet = step_operations(network, [0.0, 0.0])
+    assert quiet == Operations(adds=4 * 44, neuron_bits=44 * 5 * 32)
+
+
+def test_scales_stand_inside_the_sum_down_a_convolution():
+    """mnist-conv-wa: 256 x 8 x 8 neurons below sum over 512 channels, each with a scale."""
+    network = recipes.load("mnist-conv-wa").build_network()
+    step = step_operations(network)
+    down, up, dense = 256 * 64 * 512, 512 * 4, 700 + 2048
+    assert step.multiplies == down + up + dense
+    assert down == 8_388_608
+    neurons = 256 * 64 + 512 * 4 + 700
+    # A subtraction a sum; those of the channels are added up, less the first of each neuron.
+    assert step.adds == (2 * down - 256 * 64) + up + dense + 4 * neurons
+    assert step.ands == 2 * 2 * (512 * 6 * 6 * 256 * 25 + 2048 * 700)
+
+
+def test_scales_are_rounded_to_the_nearest_power_of_two():
+    recipe = recipes.load("mnist-conv-w", ["network.gain=3", "network.power_of_two=true"])
+    exact = replace(recipe, network=replace(recipe.network, power_of_two=False))
+    pairs = zip(
+        *(
+            each.build_network(torch.Generator().manual_seed(0)).couplings
+            for each in (recipe, exact)
+        ),
+        strict=True,
+    )
+    for rounded, drawn in pairs:
+        ratio = (rounded.scale / drawn.scale).log2()
+        assert ratio.abs().max() <= 0.5
+        assert torch.equal(rounded.scale.log2(), drawn.scale.log2().round())
+        assert torch.equal(rounded.signs, drawn.signs)
+    for wrong in ("network.learn_scale=true", "network.weights=real"):
+        with pytest.raises(BinepError, match="network.power_of_two=true: allowed with"):
+            recipes.load("mnist-conv-w", ["network.power_of_two=true", wrong])
+
+
+def test_scales_by_powers_of_two_are_shifts():
+    small = ["network.conv=[6, 8]", "network.kernel=3", "network.padding=1", "network.per_class=2"]
+    rates = ["optimizer.gamma=1e-4", "optimizer.tau=1e-6", "optimizer.lr_bias=0.1"]
+    plain, shifted = (
+        count("digits-conv-wa", *small, *rates, *more).work[0].operations
+        for more in ([], ["network.power_of_two=true"])
+    )
+    assert plain.shifts == 0 < plain.multiplies == shifted.shifts
+    assert shifted.multiplies == 0
+    assert replace(shifted, shifts=0.0, multiplies=plain.multiplies) == plain
 
 
 def test_centered_nudges_take_two_nudged_phases():
@@ -136,23 +208,53 @@ def test_neurons_are_engaged_if_the_image_decides_what_they_send():
 
 def test_energy_is_a_table_that_can_be_replaced(tmp_path: Path):
     mine = tmp_path / "mine.toml"
-    zeros = "\n".join(f"{kind} = 0" for kind in costs.KINDS if kind != "adds")
+    # As before there were shifts, and memories by size.
+    zeros = "\n".join(
+        f"{kind} = 0" for kind in costs.KINDS if kind not in ("adds", "shifts", "neuron_bits")
+    )
     mine.write_text(f'name = "mine"\n[picojoules]\nadds = 2.5\n{zeros}\n')
     chosen = costs.load_costs(mine)
     assert chosen.microjoules(Operations(adds=4e6, ands=9e9)) == pytest.approx(10.0)
+    mine.write_text(mine.read_text().replace("multiplies = 0", "multiplies = 7", 1))
+    assert costs.load_costs(mine).microjoules(Operations(shifts=1e6)) == pytest.approx(7.0)
     assert "Horowitz" in costs.load_costs().name
-    for text, message in [
-        ("[picojoules]\nadds = 1\n", "picojoules.ands=None: allowed is a number"),
-        (mine.read_text() + "gates = 1\n", "unknown operation in costs .* 'gates'"),
-        (mine.read_text().replace("2.5", "-1"), "picojoules.adds=-1"),
+    text = mine.read_text()
+    for content, message in [
+        ("[picojoules]\nadds = 1\nmemory_bits = 1\n", "picojoules.ands=None: allowed is a num"),
+        (text + "gates = 1\n", "unknown operation in costs .* 'gates'"),
+        (text.replace("2.5", "-1"), "picojoules.adds=-1"),
+        (text.replace("memory_bits = 0", ""), "picojoules.memory_bits=None"),
+        (text + "[[memory]]\nname='x'\npicojoules=1", "either picojoules.memory_bits, or a list"),
         ("name = 3", r"section \[picojoules\] is missing"),
         ("[", "not valid TOML"),
     ]:
-        mine.write_text(text)
+        mine.write_text(content)
         with pytest.raises(BinepError, match=message):
             costs.load_costs(mine)
     with pytest.raises(BinepError, match="No such file"):
         costs.load_costs(tmp_path / "none.toml")
+
+
+def test_moving_a_bit_costs_by_the_size_of_the_memory():
+    chosen, work = costs.load_costs(), Operations(memory_bits=1e6)
+    prices = [chosen.microjoules(work, kilobytes * 8000) for kilobytes in (8, 9, 33, 1001)]
+    assert prices == pytest.approx([0.15625, 0.3125, 1.5625, 20.3125])
+    both = Operations(memory_bits=1e6, neuron_bits=2e6)
+    assert chosen.microjoules(both, 8e9, 64) == pytest.approx(20.3125 + 2 * 0.15625)
+
+
+def test_the_report_says_what_memory_is_priced_as():
+    found = count("mnist-1fc-wa", "network.dense=[2048]", "learning.free_steps=2")
+    stores = {each.what: each for each in found.stores}
+    assert stores["parameters to run"].bits == found.memory.run
+    assert stores["parameters to run"].priced_as == "1 MB SRAM"
+    assert stores["parameters to train"].priced_as == "DRAM"
+    assert stores["neurons"].bits == 96 * (2048 + 100) + 8 * 784
+    console = Console(width=300, record=True, file=io.StringIO())
+    console.print(costs.render(found))
+    text = " ".join(console.export_text().split())
+    assert "parameters to train (7,476.6 kB) 20.3 pJ, DRAM" in text
+    assert "neurons (26.6 kB) 0.312 pJ, 32 kB SRAM" in text
 
 
 def test_the_report_reads_as_tables_and_as_json():

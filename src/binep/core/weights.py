@@ -34,6 +34,27 @@ def default_draw(
     return torch.empty(shape).uniform_(-bound, bound, generator=generator)
 
 
+def nearest_power_of_two(values: Tensor) -> Tensor:
+    """Each positive value as `2^round(log2 value)`: what hardware multiplies by with a shift.
+
+    >>> nearest_power_of_two(torch.tensor([0.02, 0.25, 0.7, 3.0]))
+    tensor([0.0156, 0.2500, 0.5000, 4.0000])
+    """
+    mantissa = values.frexp().mantissa
+    # Exact, unlike exp2 on some machines: a value is its mantissa, in [1/2, 1), times this.
+    power = values / mantissa
+    return torch.where(mantissa >= math.sqrt(0.5), power, power / 2)
+
+
+def is_power_of_two(values: Tensor) -> Tensor:
+    """Whether each value is a power of two, a bool tensor like them.
+
+    >>> is_power_of_two(torch.tensor([0.25, 0.3, 4.0]))
+    tensor([ True, False,  True])
+    """
+    return values.frexp().mantissa == 0.5
+
+
 class BinaryWeight(nn.Module):
     """`W = scale * signs` with signs in {-1, +1} (alg:init-alpha).
 

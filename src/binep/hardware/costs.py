@@ -1,17 +1,11 @@
 """What a network costs as hardware: memory, operations, activity, energy.
 
 Everything is counted, not measured, except activity: the share of neurons that change what they
-send at each step, on images. *Clocked* hardware computes every sum at every step; *event-driven*
-hardware adds only what changed. A multiply-accumulate of bits is counted as in the paper,
-`popcount(a & w+) - popcount(a & w-)`: two ANDs and two counted bits a synapse, one subtraction a
-neuron; a gradient as two ANDs and a subtraction a synapse.
+send at each step, on images.
 """
 
 import math
-import tomllib
-from dataclasses import dataclass, fields, replace
-from importlib import resources
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 import torch
 from rich.console import Group
@@ -21,13 +15,35 @@ from torch import Tensor
 from binep.core.couplings import Coupling
 from binep.core.known import check_known
 from binep.core.network import Network
-from binep.core.plan import ContrastPlan, Plan
 from binep.core.relaxation import step
-from binep.errors import BinepError, choose
+from binep.hardware.energy import Costs, load_costs
+from binep.hardware.operations import (
+    KINDS,
+    REAL_BITS,
+    Operations,
+    input_operations,
+    learning_operations,
+    neuron_memory,
+    step_operations,
+    steps_of,
+    stored_bits,
+)
 from binep.training import recipe as recipes
 from binep.training.recipe import Recipe
 
-REAL_BITS = 32
+__all__ = [
+    "KINDS",
+    "HardwareReport",
+    "Memory",
+    "Operations",
+    "load_costs",
+    "measure_activity",
+    "memory",
+    "reference_of",
+    "render",
+    "report",
+]
+
 # The paper calls 64-bit floating point full precision.
 PAPER_REAL_BITS = 64
 
@@ -106,109 +122,12 @@ def reference_of(recipe: Recipe) -> tuple[Recipe, float | None]:
 
 def with_real_weights(recipe: Recipe) -> Recipe:
     """The same network in full precision."""
-    keys = replace(recipe.network, weights="real", learn_scale=False, scale=None)
+    keys = replace(
+        recipe.network, weights="real", learn_scale=False, scale=None, power_of_two=False
+    )
     perfect = recipes.HardwareKeys()
     name = f"{recipe.name} with real weights"
     return replace(recipe, name=name, network=keys, hardware=perfect)
-
-
-# --- operations ---------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Operations:
-    """How many of each; `ands` and `popcount_bits` of one bit, the others of 32 bits."""
-
-    ands: float = 0.0
-    popcount_bits: float = 0.0
-    adds: float = 0.0
-    multiplies: float = 0.0
-    float_adds: float = 0.0
-    float_multiplies: float = 0.0
-    memory_bits: float = 0.0
-
-    def __add__(self, other: "Operations") -> "Operations":
-        return Operations(*(a + b for a, b in zip(self.counts, other.counts, strict=True)))
-
-    def __mul__(self, factor: float) -> "Operations":
-        return Operations(*(count * factor for count in self.counts))
-
-    @property
-    def counts(self) -> list[float]:
-        return [getattr(self, name) for name in KINDS]
-
-
-KINDS = [field.name for field in fields(Operations)]
-
-
-def sum_operations(network: Network, coupling: Coupling, used: float, on: int) -> Operations:
-    """The sums through a coupling in one direction: `used` synapses, on so many neurons."""
-    if not coupling.binary:
-        # A bit times a real weight is that weight or nothing.
-        products = 0.0 if network.neuron.binary else used
-        return Operations(float_multiplies=products, float_adds=used, memory_bits=REAL_BITS * used)
-    if network.neuron.binary:
-        return Operations(
-            ands=2 * used, popcount_bits=2 * used, adds=on, multiplies=on, memory_bits=used
-        )
-    return Operations(float_adds=used, float_multiplies=on, memory_bits=used)
-
-
-def step_operations(network: Network, changed: list[float] | None = None) -> Operations:
-    """Operations of one time step.
-
-    With `changed`, the share of each layer that sends something new: only those that follow.
-    """
-    shapes, total = network.shapes, Operations()
-    for n, coupling in enumerate(network.relaxing):
-        below, above = math.prod(shapes[n]), math.prod(shapes[n + 1])
-        # bias + up + down, and the step of the state.
-        total += Operations(**{"adds" if network.neuron.binary else "float_adds": 4 * above})
-        up, down = (1.0, 1.0) if changed is None or n == 0 else (changed[n - 1], changed[n])
-        used = coupling.products(shapes[n])
-        if n > 0 and up:
-            total += sum_operations(network, coupling, up * used, above)
-        if n > 0 and down:
-            total += sum_operations(network, coupling, down * used, below)
-    return total
-
-
-def input_operations(network: Network) -> Operations:
-    """Operations of the drive of an image, once: sums of 8-bit pixels, or of real numbers."""
-    first, outputs = network.couplings[0], math.prod(network.shapes[1])
-    used = first.products(network.input_shape)
-    if first.binary:
-        return Operations(adds=used, multiplies=outputs, memory_bits=used)
-    return Operations(float_multiplies=used, float_adds=used, memory_bits=REAL_BITS * used)
-
-
-def learning_operations(recipe: Recipe, network: Network) -> Operations:
-    """Operations of the gradient and the optimizer, for one training sample."""
-    total, momentum = Operations(), recipe.hardware.momentum_bits or REAL_BITS
-    for n, coupling in enumerate(network.couplings):
-        used, synapses = coupling.products(network.shapes[n]), coupling.weight.numel()
-        if network.neuron.binary:
-            # From pixels the difference of two bits chooses +x, 0 or -x: an addition as well.
-            total += Operations(ands=2 * used, adds=used)
-        else:
-            total += Operations(float_multiplies=2 * used, float_adds=used)
-        if coupling.binary:
-            # One addition and one comparison; the momentum is read and written, and leaks.
-            total += Operations(adds=2 * synapses, memory_bits=2 * momentum * synapses)
-        else:
-            total += Operations(
-                float_multiplies=synapses,
-                float_adds=synapses,
-                memory_bits=2 * REAL_BITS * synapses,
-            )
-    return total
-
-
-def _steps_of(plan: Plan) -> int:
-    """Time steps of a training sample; a step backwards is counted as one."""
-    if isinstance(plan, ContrastPlan):
-        return sum(phase.steps for phase in plan.phases)
-    return 2 * plan.last + (0 if plan.settle is None else plan.settle.steps)
 
 
 # --- activity -----------------------------------------------------------------------------------
@@ -234,44 +153,6 @@ def measure_activity(
     return found, [int((sent != sent[0]).any(dim=0).sum()) for sent in before]
 
 
-# --- energy -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Costs:
-    """Energy of each operation, in picojoules, and where the figures are from."""
-
-    name: str
-    picojoules: Operations
-
-    def microjoules(self, work: Operations) -> float:
-        pairs = zip(self.picojoules.counts, work.counts, strict=True)
-        return sum(cost * count for cost, count in pairs) / 1e6
-
-
-def load_costs(path: Path | None = None) -> Costs:
-    """The costs of a TOML file; by default those that ship with binep."""
-    where = path if path is not None else resources.files("binep") / "hardware" / "costs.toml"
-    try:
-        table = tomllib.loads(where.read_text("utf-8"))
-    except OSError as error:
-        raise BinepError(f"costs {path}: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BinepError(f"costs {path}: not valid TOML: {error}") from None
-    values = table.get("picojoules")
-    if not isinstance(values, dict):
-        raise BinepError(f"costs {path}: section [picojoules] is missing")
-    for name in values:
-        choose(name, KINDS, f"operation in costs {path}")
-    for name in KINDS:
-        value = values.get(name)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < 1e12:
-            raise BinepError(
-                f"costs {path}: picojoules.{name}={value}: allowed is a number of at least 0"
-            )
-    return Costs(str(table.get("name", path)), Operations(**values))
-
-
 # --- the report ---------------------------------------------------------------------------------
 
 
@@ -282,6 +163,16 @@ class Work:
     what: str
     operations: Operations
     microjoules: float
+
+
+@dataclass(frozen=True)
+class Store:
+    """A memory of the network: its bits, and as what it is priced, in picojoules per bit moved."""
+
+    what: str
+    bits: int
+    priced_as: str
+    picojoules: float
 
 
 @dataclass(frozen=True)
@@ -314,6 +205,7 @@ class HardwareReport:
     neurons: list[int]
     images: int
     work: list[Work]
+    stores: list[Store]
     costs: str
 
 
@@ -321,7 +213,7 @@ def report(recipe: Recipe, network: Network, x: Tensor, costs: Costs) -> Hardwar
     """Count a recipe's network, with the activity that it shows on a mini-batch `x`."""
     check_known(network, "hardware costs")
     reference, paper = reference_of(recipe)
-    steps, trained = recipe.learning.free_steps, _steps_of(recipe.build_learning().plan())
+    steps, trained = recipe.learning.free_steps, steps_of(recipe.build_learning().plan())
     activity, engaged = measure_activity(network, x, steps)
     clamp, one = input_operations(network), step_operations(network)
     # Before the first step nothing is new, and after the last one nobody asks.
@@ -330,12 +222,22 @@ def report(recipe: Recipe, network: Network, x: Tensor, costs: Costs) -> Hardwar
     plain = _shape_of(reference)
     full = input_operations(plain) + step_operations(plain) * reference.learning.free_steps
     learning = learning_operations(recipe, network)
+    mine, theirs = memory(recipe), memory(reference)
+    neurons, their_neurons = neuron_memory(network), neuron_memory(plain)
+    # Work, and the bits of parameters and of neurons that are at hand for it.
     works = {
-        "step": one,
-        "prediction": clamp + one * steps,
-        "prediction by events": events,
-        "training sample": clamp + one * trained + learning,
-        "prediction in float32": full,
+        "step": (one, mine.run, neurons),
+        "prediction": (clamp + one * steps, mine.run, neurons),
+        "prediction by events": (events, mine.run, neurons),
+        "training sample": (clamp + one * trained + learning, mine.train, neurons),
+        "prediction in float32": (full, theirs.run, their_neurons),
+    }
+    sizes = {
+        "parameters to run": mine.run,
+        "parameters to train": mine.train,
+        "neurons": neurons,
+        "parameters in float32": theirs.run,
+        "neurons in float32": their_neurons,
     }
 
     def factor(only_synapses: bool) -> float:
@@ -347,21 +249,27 @@ def report(recipe: Recipe, network: Network, x: Tensor, costs: Costs) -> Hardwar
 
     return HardwareReport(
         name=recipe.name,
-        memory=memory(recipe),
+        memory=mine,
         same=memory(with_real_weights(recipe)),
-        reference=memory(reference),
+        reference=theirs,
         reference_name=reference.name,
         paper=paper,
         synapse_factor=factor(True),
         whole_factor=factor(False),
-        stored_bits=1 if network.neuron.binary else REAL_BITS,
+        stored_bits=stored_bits(network),
         activity=activity,
         engaged=engaged,
         neurons=[math.prod(shape) for shape in network.layer_shapes],
         images=len(x),
-        work=[Work(what, each, costs.microjoules(each)) for what, each in works.items()],
+        work=[Work(what, each[0], costs.microjoules(*each)) for what, each in works.items()],
+        stores=[_priced(what, bits, costs) for what, bits in sizes.items()],
         costs=costs.name,
     )
+
+
+def _priced(what: str, bits: int, costs: Costs) -> Store:
+    found = costs.memory(bits)
+    return Store(what, bits, found.name, found.picojoules)
 
 
 # --- for people ---------------------------------------------------------------------------------
@@ -370,10 +278,12 @@ _NAMES = {
     "ands": "ANDs",
     "popcount_bits": "bits counted",
     "adds": "additions",
+    "shifts": "shifts",
     "multiplies": "multiplications",
     "float_adds": "float additions",
     "float_multiplies": "float multiplications",
-    "memory_bits": "bits of memory moved",
+    "memory_bits": "bits of weights moved",
+    "neuron_bits": "bits of neurons moved",
 }
 
 
@@ -409,11 +319,19 @@ def render(found: HardwareReport) -> Group:
         f"\n{_compare(found)}\n",
         work,
         f"Clocked unless by events; in float32: {found.reference_name}, all of its steps. "
-        f"Energy by {found.costs}: an estimate of arithmetic and memory alone.\n",
+        f"Energy by {found.costs}: an estimate of arithmetic and memory alone. A bit moved is "
+        f"priced by the size of its memory: {_prices(found.stores)}.\n",
         news,
         f"Neurons that send something new, mean over {found.images} images. A neuron keeps {bits} "
         f"from one phase to the next. What neurons send in the end depends on the image, layer by "
         f"layer, for {engaged}.",
+    )
+
+
+def _prices(stores: list[Store]) -> str:
+    return "; ".join(
+        f"{each.what} ({_bytes(each.bits)}) {each.picojoules:.3g} pJ, {each.priced_as}"
+        for each in stores
     )
 
 

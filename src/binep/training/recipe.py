@@ -33,6 +33,7 @@ from binep.core.network import COSTS, DYNAMICS, SENDS, Network
 from binep.core.neurons import HardSigmoid, Heaviside
 from binep.core.optim import RATES, Optimizers, assign_optimizers
 from binep.core.relaxation import NUDGES
+from binep.core.weights import nearest_power_of_two
 from binep.data import DATASETS, Augmentation, Dataset, Folder, Source
 from binep.data import load as load_dataset
 from binep.data.own import TEST_SHARE, Facts, facts_of, read_once
@@ -224,6 +225,12 @@ class NetworkKeys:
     )
     gain: PerCoupling = _key(
         "Factor on alpha, or on real weights, before training.", 1.0, example=[2, 1], above=0
+    )
+    power_of_two: bool = _key(
+        "Whether each alpha is rounded to the nearest power of two before training (after "
+        "`network.gain`), so that hardware shifts instead of multiplying.",
+        False,
+        example=True,
     )
     zero_bias: bool = _key("Whether biases start at 0 and not at random.", False, example=True)
     bias: PerCoupling = _key("Added to every bias before training.", 0.0, example=[-0.1, 0])
@@ -529,6 +536,8 @@ class Recipe:
                 torch.nn.init.constant_(coupling.scale, keys.scale)
             strength = coupling.scale if binary else coupling.weight
             strength.data.mul_(_nth(keys.gain, n))
+            if keys.power_of_two:
+                coupling.scale.data.copy_(nearest_power_of_two(coupling.scale.data))
         network = Network(
             source.image_shape if keys.conv else (math.prod(source.image_shape),),
             chain,
@@ -834,6 +843,11 @@ def _resolve(recipe: Recipe) -> Recipe:
             rates[name] = [_nth(rates[name], n) for n in range(couplings)]
     for name in RATES:
         _check_schedule(recipe, name, rates[name])
+    if keys.power_of_two and (keys.learn_scale or keys.weights == "real"):
+        raise BinepError(
+            "network.power_of_two=true: allowed with network.weights='binary' and "
+            "network.learn_scale=false, so that every alpha stays as it is rounded"
+        )
     if recipe.learning.beta == 0:
         raise BinepError("learning.beta=0: allowed is a number other than 0")
     recipe = replace(recipe, data=_resolve_data(recipe.data))
