@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from binep.core.neurons import HardSigmoid, Heaviside
     from binep.core.optim import Bop, assign_optimizers
     from binep.core.relaxation import Nudge, Relaxation, relax
+    from binep.core.saving import save
     from binep.deploy.runtime import load
     from binep.errors import BinepError
     from binep.training.fit import train
@@ -38,6 +39,7 @@ __all__ = [
     "assign_optimizers",
     "load",
     "relax",
+    "save",
     "train",
 ]
 
@@ -60,6 +62,7 @@ _HOME = {
     "assign_optimizers": "core.optim",
     "load": "deploy.runtime",
     "relax": "core.relaxation",
+    "save": "core.saving",
     "train": "training.fit",
 }
 

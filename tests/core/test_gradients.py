@@ -141,7 +141,7 @@ def test_scale_rule_is_the_one_of_the_paper():
         below = [x, *phase.state]
         for n, coupling in enumerate(net.couplings):
             drive = coupling.up(below[n])[0]
-            product = below[n + 1] * (drive - coupling._per_output(coupling.bias))
+            product = below[n + 1] * (drive - coupling.per_output(coupling.bias))
             per_scale = product.sum() if coupling.scale.dim() == 0 else product.sum((0, 2, 3))
             difference[n] = difference[n] + sign * per_scale / len(x)
     for n, rule in enumerate((1.0, 1.0, 0.5, 0.5)):

@@ -21,8 +21,8 @@ from binep.training import recipe as recipes
 class Sparse(Dense):
     """Half of its synapses are not there."""
 
-    def _sum_up(self, below):
-        return super()._sum_up(below[:, ::2].repeat_interleave(2, 1))
+    def sum_up(self, below):
+        return super().sum_up(below[:, ::2].repeat_interleave(2, 1))
 
 
 class Labelled(Dense):

@@ -10,14 +10,18 @@ standing for 0..1), floating tensors are themselves. Sums run over signs and bit
 so that they are exact integers in float32 (below 2**24), and are scaled afterwards.
 """
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from binep.core import convolution
+from binep.core.described import arguments
 from binep.core.weights import BinaryWeight, RealWeight, default_draw
 from binep.errors import BinepError
 
@@ -49,22 +53,36 @@ def correlated(below: Tensor, above: Tensor, out: Tensor | None = None) -> Tenso
     return total.to(above.dtype) if out is None else out.copy_(total)
 
 
-class Coupling(nn.Module, ABC):
-    """Synapses and bias between a layer below and a layer above; see `Dense` and `ConvPool`."""
+def packed(signs: Tensor) -> Tensor:
+    """Signs as bits, +1 as 1, eight in a byte: uint8, on the CPU."""
+    if signs.is_meta:  # only the shape is asked for
+        return signs.new_empty(math.ceil(signs.numel() / 8), dtype=torch.uint8)
+    return torch.from_numpy(np.packbits((signs > 0).flatten().cpu().numpy()))
 
+
+class Coupling(nn.Module, ABC):
+    """Synapses and bias between a layer below and a layer above; see `Dense` and `ConvPool`.
+
+    One of your own has a `name` (see `binep.registry`), makes its weights with `build`, keeps the
+    arguments of its constructor as attributes, and says what `above_shape`, `sum_up`, `down`,
+    `correlate` and, for layers that are no vectors, `per_output` are.
+    """
+
+    name: ClassVar[str]
     synapses: BinaryWeight | RealWeight
     bias: nn.Parameter | None
     pool: int = 1
 
-    def _build(
+    def build(
         self,
         weight_shape: Shape,
         *,
-        binary: bool,
-        bias: bool,
-        learn_scale: bool,
-        generator: torch.Generator | None,
+        binary: bool = True,
+        bias: bool = True,
+        learn_scale: bool = False,
+        generator: torch.Generator | None = None,
     ) -> None:
+        """Draw weights, (above, ...), and a bias, (above,); the options are those of `Dense`."""
         if learn_scale and not binary:
             raise BinepError(
                 "learn_scale=True with binary=False: a real weight has no scale to learn"
@@ -77,6 +95,42 @@ class Coupling(nn.Module, ABC):
             else RealWeight(draw)
         )
         self.bias = nn.Parameter(default_draw((out,), fan_in, generator)) if bias else None
+
+    @classmethod
+    def connect(cls, below_shape: Shape, size: int, **options: Any) -> Self:
+        """A coupling from a layer of this shape to one of `size` neurons, as recipes ask for it."""
+        return cls(math.prod(below_shape), size, **options)  # type: ignore[call-arg]
+
+    def describe(self) -> dict[str, Any]:
+        """The arguments that make a coupling like this one, with other weights."""
+        learnt = isinstance(self.synapses, BinaryWeight) and self.synapses.scale.requires_grad
+        return arguments(self, binary=self.binary, bias=self.bias is not None, learn_scale=learnt)
+
+    def stored(self) -> dict[str, Tensor]:
+        """All that it has learnt, by name: `bits` and `scale`, or `weight`, and `bias`.
+
+        Signs are packed, eight in a byte, +1 as 1. What else a coupling keeps as parameters and
+        buffers goes by its own names.
+        """
+        tensors = {
+            name.removeprefix("synapses."): tensor.detach()
+            for name, tensor in self.state_dict().items()
+        }
+        if "signs" in tensors:
+            tensors["bits"] = packed(tensors.pop("signs"))
+        return tensors
+
+    @torch.no_grad()
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take what `stored` gave, of a coupling like this one."""
+        for name, tensor in self.state_dict(keep_vars=True).items():
+            part = name.removeprefix("synapses.")
+            if part == "signs":
+                bits = np.unpackbits(tensors["bits"].numpy(), count=tensor.numel())
+                found = 2.0 * torch.from_numpy(bits) - 1
+                tensor.copy_(found.reshape(tensor.shape))
+            else:
+                tensor.copy_(tensors[part])
 
     @property
     def binary(self) -> bool:
@@ -107,7 +161,7 @@ class Coupling(nn.Module, ABC):
         """The shape of the layer above, for a layer below that fits; an error otherwise."""
 
     @abstractmethod
-    def _sum_up(self, below: Tensor) -> tuple[Tensor, Tensor | None]:
+    def sum_up(self, below: Tensor) -> tuple[Tensor, Tensor | None]:
         """Unscaled, pooled sums over the kernel of what is sent, and the switches of the pool."""
 
     @abstractmethod
@@ -133,7 +187,7 @@ class Coupling(nn.Module, ABC):
 
     def correlate_bias(self, above: Tensor) -> Tensor:
         """`d<up(below), above>/db`: `above` summed over batch and positions, (out,)."""
-        numbers = self._numbers(above).transpose(0, 1).flatten(1)
+        numbers = self.numbers(above).transpose(0, 1).flatten(1)
         return numbers.sum(1, dtype=torch.float64).to(numbers.dtype)
 
     def up(self, below: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -142,19 +196,19 @@ class Coupling(nn.Module, ABC):
         The order of arithmetic is part of the definition: sums over signs, pooling, then the
         scale, then the bias, each rounded on its own.
         """
-        sums, switches = self._sum_up(below)
-        drive = self._per_output(self.synapses.gain / levels(below)) * sums
+        sums, switches = self.sum_up(below)
+        drive = self.per_output(self.synapses.gain / levels(below)) * sums
         if self.bias is not None:
-            drive = drive + self._per_output(self.bias)
+            drive = drive + self.per_output(self.bias)
         return drive, switches
 
-    def _numbers(self, values: Tensor) -> Tensor:
+    def numbers(self, values: Tensor) -> Tensor:
         """Bits and pixels as numbers that the kernel can be multiplied with."""
         return values.to(self.synapses.kernel.dtype)
 
-    @abstractmethod
-    def _per_output(self, values: Tensor) -> Tensor:
+    def per_output(self, values: Tensor) -> Tensor:
         """Shape () or (out,) values so that they meet a drive on the layer above."""
+        return values
 
 
 class Dense(Coupling):
@@ -175,6 +229,8 @@ class Dense(Coupling):
     torch.Size([64, 784])
     """
 
+    name = "dense"
+
     def __init__(
         self,
         below: int,
@@ -187,7 +243,7 @@ class Dense(Coupling):
     ) -> None:
         super().__init__()
         self.below, self.above = _positive(below=below, above=above)
-        self._build(
+        self.build(
             (above, below), binary=binary, bias=bias, learn_scale=learn_scale, generator=generator
         )
 
@@ -203,21 +259,18 @@ class Dense(Coupling):
             )
         return (self.above,)
 
-    def _sum_up(self, below: Tensor) -> tuple[Tensor, None]:
-        return F.linear(self._numbers(below).flatten(1), self.synapses.kernel), None
+    def sum_up(self, below: Tensor) -> tuple[Tensor, None]:
+        return F.linear(self.numbers(below).flatten(1), self.synapses.kernel), None
 
     def down(self, above: Tensor, switches: Tensor | None, below_shape: Sequence[int]) -> Tensor:
-        sums = F.linear(self._numbers(above), self.synapses.kernel.T)
+        sums = F.linear(self.numbers(above), self.synapses.kernel.T)
         return (self.synapses.gain * sums).reshape(len(above), *sample_shape(below_shape))
 
     def correlate(self, below: Tensor, above: Tensor, switches: Tensor | None = None) -> Tensor:
-        below = self._numbers(below).flatten(1)
+        below = self.numbers(below).flatten(1)
         if above.is_floating_point():
             return correlated(below, above)
-        return self._numbers(above).T @ below
-
-    def _per_output(self, values: Tensor) -> Tensor:
-        return values
+        return self.numbers(above).T @ below
 
 
 class ConvPool(Coupling):
@@ -242,6 +295,8 @@ class ConvPool(Coupling):
     torch.Size([64, 1, 28, 28])
     """
 
+    name = "conv"
+
     def __init__(
         self,
         below: int,
@@ -262,13 +317,18 @@ class ConvPool(Coupling):
         if not isinstance(padding, int) or padding < 0:
             raise BinepError(f"ConvPool padding={padding!r}: it must be an integer of at least 0")
         self.padding = padding
-        self._build(
+        self.build(
             (above, below, kernel, kernel),
             binary=binary,
             bias=bias,
             learn_scale=learn_scale,
             generator=generator,
         )
+
+    @classmethod
+    def connect(cls, below_shape: Shape, size: int, **options: Any) -> Self:
+        """A coupling from a layer of this shape, (channels, height, width), to `size` channels."""
+        return cls(below_shape[0], size, **options)
 
     def extra_repr(self) -> str:
         return (
@@ -299,8 +359,8 @@ class ConvPool(Coupling):
             )
         return (self.above, height, width)
 
-    def _sum_up(self, below: Tensor) -> tuple[Tensor, Tensor | None]:
-        numbers, exact = self._numbers(below), not below.is_floating_point()
+    def sum_up(self, below: Tensor) -> tuple[Tensor, Tensor | None]:
+        numbers, exact = self.numbers(below), not below.is_floating_point()
         maps = convolution.up(numbers, self.synapses.kernel, self.padding, exact=exact)
         if self.pool == 1:
             return maps, None
@@ -312,16 +372,16 @@ class ConvPool(Coupling):
         # sums of float32 scales of like size exactly, so that no engine's order can change it.
         exact = above.dtype == torch.bool
         wide = torch.float64 if exact else kernel.dtype
-        scaled = self._per_output(self.synapses.gain).to(wide) * above
+        scaled = self.per_output(self.synapses.gain).to(wide) * above
         maps = self._unpool(scaled, switches, below_shape)
         drive = convolution.down(maps, kernel.to(wide), self.padding, exact=exact)
         return drive.to(kernel.dtype)
 
     def correlate(self, below: Tensor, above: Tensor, switches: Tensor | None) -> Tensor:
-        maps = self._unpool(self._numbers(above), switches, below.shape)
+        maps = self._unpool(self.numbers(above), switches, below.shape)
         exact = not (below.is_floating_point() or above.is_floating_point())
         shape = self.synapses.kernel.shape
-        return convolution.correlate(self._numbers(below), shape, maps, self.padding, exact=exact)
+        return convolution.correlate(self.numbers(below), shape, maps, self.padding, exact=exact)
 
     def _unpool(self, above: Tensor, switches: Tensor | None, below_shape: Sequence[int]) -> Tensor:
         """Put each value where its switch points, zeros elsewhere, on the convolution's maps."""
@@ -333,7 +393,7 @@ class ConvPool(Coupling):
         maps = above.new_zeros(*above.shape[:2], height * width)
         return maps.scatter(2, switches.flatten(2), above.flatten(2)).unflatten(2, (height, width))
 
-    def _per_output(self, values: Tensor) -> Tensor:
+    def per_output(self, values: Tensor) -> Tensor:
         return values.reshape(-1, 1, 1)
 
 

@@ -1,7 +1,7 @@
 """Network: a chain of couplings, the dynamics of its layers, its targets and its readout."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, cast
@@ -10,8 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from binep import registry
 from binep.core.couplings import ConvPool, Coupling, Shape
+from binep.core.described import Description, arguments, describe
 from binep.core.dynamics import Dynamics, EnergyBased, Prototypical
+from binep.core.kinds import is_one_of, kind_of, name_of
 from binep.core.neurons import UNIT, HardSigmoid, Neuron, PerLayer, of_layers, range_of
 from binep.errors import BinepError, choose
 
@@ -23,6 +26,7 @@ COSTS = ("mse", "cross_entropy")
 SENDS = ("activity", "state")
 READOUTS = ("average", "single")
 FREE_STEPS = 100
+DT = 0.5
 READ_AT_ONCE = 500  # samples
 
 
@@ -83,7 +87,7 @@ class Network(nn.Module):
         classes: int = 10,
         initial_state: float | None = None,
         *,
-        dt: float = 0.5,
+        dt: float = DT,
         cost: str = "mse",
         clamp_nudged: bool | None = None,
         nudged_sends: str = "state",
@@ -169,6 +173,45 @@ class Network(nn.Module):
         if isinstance(self.neuron, PerLayer):
             return list(self.neuron.layers)
         return [self.neuron] * len(self.relaxing)
+
+    # --- storing ----------------------------------------------------------------------------
+
+    def describe(self) -> Description:
+        """The arguments that make a network like this one; couplings and neurons in words."""
+        names = {Prototypical: "prototypical", EnergyBased: "energy"}
+        for part, kinds in ((self, {Network}), (self.dynamics, names)):
+            if not is_one_of(part, kinds):
+                raise BinepError(
+                    f"{name_of(part)} has no description: allowed is "
+                    f"{' or '.join(sorted(kind.__name__ for kind in kinds))}"
+                )
+        apart = isinstance(self.neuron, PerLayer)
+        neurons = [describe(registry.neurons, each) for each in self.neurons]
+        return arguments(
+            self,
+            couplings=[describe(registry.couplings, each) for each in self.couplings],
+            neuron=neurons if apart else neurons[0],
+            dynamics=names[kind_of(self.dynamics)],
+            dt=getattr(self.dynamics, "dt", DT),
+            clamp_nudged=getattr(self.dynamics, "clamp_nudged", None),
+            nudged_sends="state" if self.sends_state else "activity",
+        )
+
+    def stored(self) -> dict[str, Tensor]:
+        """All that it has learnt: `couplings.N.PART`, with the parts of `Coupling.stored`."""
+        return {
+            f"couplings.{n}.{part}": tensor
+            for n, coupling in enumerate(self.couplings)
+            for part, tensor in coupling.stored().items()
+        }
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take what `stored` gave, of a network like this one."""
+        for n, coupling in enumerate(self.couplings):
+            start = f"couplings.{n}."
+            coupling.restore(
+                {k.removeprefix(start): t for k, t in tensors.items() if k.startswith(start)}
+            )
 
     # --- states -----------------------------------------------------------------------------
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from binep.deploy.runtime import Runtime, load
+from binep.deploy import packed
+from binep.deploy.runtime import Runtime
 from binep.deploy.stored import Array, Shape
 from binep.errors import BinepError
 
@@ -41,7 +42,7 @@ def predict_files(
 def open_network(what: Path) -> tuple[Runtime, list[str]]:
     """A network ready to predict, and the names of its classes."""
     if what.is_file():
-        runtime = load(what)
+        runtime = Runtime(packed.load(what))
         return runtime, [str(n) for n in range(runtime.network.classes)]
     from binep.deploy.export import store
     from binep.training.runs import open_run

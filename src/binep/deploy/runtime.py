@@ -7,6 +7,7 @@ order of the sums is BLAS's own, and states agree to rounding.
 """
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,17 +16,33 @@ from binep.deploy.relaxing import Relaxer
 from binep.deploy.stored import LEVELS, Array, Shape, StoredNetwork
 from binep.deploy.sums import Sums, find_kernels
 from binep.errors import BinepError
+from binep.files import read_whole
+from binep.sealed import format_of
+
+SAVED = "binep-network"
 
 
-def load(path: str | Path, *, kernels: bool | None = None) -> "Runtime":
-    """The network of a packed file, ready to `predict` and `relax`, without torch.
+def load(path: str | Path, *, kernels: bool | None = None) -> Any:
+    """The network of a file: shipped, a `Runtime` without torch; or saved, a `binep.Network`.
 
     Args:
-        path: a file that `binep export --format packed` wrote.
-        kernels: whether to sum by bit-packed Numba kernels; by default wherever Numba is installed
-            and activations are binary. The results are the same.
+        path: a packed file that `binep export` wrote, ready to `predict` and `relax`; or a file
+            that `binep.save` wrote.
+        kernels: whether a `Runtime` sums by bit-packed Numba kernels; by default wherever Numba is
+            installed and activations are binary. The results are the same.
     """
-    return Runtime(packed.load(path), kernels=kernels)
+    content = read_whole(Path(path))
+    saved = format_of(content) == SAVED
+    if saved and kernels is not None:
+        raise BinepError(f"{path} is a saved network: kernels={kernels} is for packed files")
+    try:
+        if not saved:
+            return Runtime(packed.loads(content), kernels=kernels)
+        from binep.core.saving import loads
+
+        return loads(content)
+    except BinepError as error:
+        raise BinepError(f"{path}: {error}") from None
 
 
 class Runtime(Relaxer):

@@ -14,7 +14,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import safetensors.torch
 import torch
 from torch import Tensor
@@ -22,6 +21,7 @@ from torch import Tensor
 from binep.core.metrics import Tally
 from binep.core.network import Network
 from binep.core.optim import Bop, PositiveSGD
+from binep.core.saving import check_tensors
 from binep.errors import BinepError
 from binep.files import write_whole
 from binep.training.trainer import Progress, Trainer
@@ -133,26 +133,17 @@ def _restore_streams(trainer: Trainer, tensors: Tensors) -> None:
         stream.set_state(states[name])
 
 
-@torch.no_grad()
 def restore_network(network: Network, tensors: Tensors) -> None:
     """Give a network the parameters of a checkpoint, once they have been found to fit."""
-    _check_tensors(_parameters(network), tensors)
-    for n, coupling in enumerate(network.couplings):
-        if coupling.binary:
-            bits = np.unpackbits(tensors[f"couplings.{n}.bits"].numpy())
-            bits = torch.from_numpy(bits[: coupling.signs.numel()])
-            coupling.signs.copy_((2.0 * bits - 1).reshape(coupling.signs.shape))
-            coupling.scale.copy_(tensors[f"couplings.{n}.scale"])
-        else:
-            coupling.weight.copy_(tensors[f"couplings.{n}.weight"])
-        if coupling.bias is not None:
-            coupling.bias.copy_(tensors[f"couplings.{n}.bias"])
+    _check_tensors(network.stored(), tensors)
+    network.restore(tensors)
 
 
 def _check(trainer: Trainer, tensors: Tensors, facts: Facts) -> None:
     """See that a checkpoint is of a trainer like this one, in every shape, type and number."""
-    _check_tensors(_parameters(trainer.network), tensors)
-    known = {*_parameters(trainer.network), *(f"random.{name}" for name in trainer.streams)}
+    stored = trainer.network.stored()
+    _check_tensors(stored, tensors)
+    known = {*stored, *(f"random.{name}" for name in trainer.streams)}
     momenta = {f"momentum.{n}": p for n, p in _momenta(trainer)}
     kept = {name: p for name, p in momenta.items() if name in tensors}
     _check_tensors(kept, tensors)
@@ -183,18 +174,10 @@ def _check(trainer: Trainer, tensors: Tensors, facts: Facts) -> None:
 
 
 def _check_tensors(like: Tensors, tensors: Tensors) -> None:
-    """See that tensors of given names have the shapes and types of others, and finite numbers."""
-    for name, wanted in like.items():
-        found = tensors.get(name)
-        if found is None:
-            raise BinepError(f"checkpoint: {name} is missing")
-        if found.shape != wanted.shape or found.dtype != wanted.dtype:
-            raise BinepError(
-                f"checkpoint: {name} is {found.dtype} of shape {tuple(found.shape)}: allowed is "
-                f"{wanted.dtype} of shape {tuple(wanted.shape)}"
-            )
-        if found.is_floating_point() and not bool(found.isfinite().all()):
-            raise BinepError(f"checkpoint: {name} holds NaN or infinite numbers")
+    try:
+        check_tensors(like, tensors)
+    except BinepError as error:
+        raise BinepError(f"checkpoint: {error}") from None
 
 
 def _is_count(value: Any) -> bool:
@@ -208,23 +191,8 @@ def _momenta(trainer: Trainer) -> Iterator[tuple[str, Tensor]]:
         yield str(group["coupling"]), group["params"][0]
 
 
-def _parameters(network: Network) -> Tensors:
-    """A network's parameters as they are stored, signs as bits."""
-    tensors: Tensors = {}
-    for n, coupling in enumerate(network.couplings):
-        if coupling.binary:
-            bits = np.packbits((coupling.signs.detach() > 0).flatten().cpu().numpy())
-            tensors[f"couplings.{n}.bits"] = torch.from_numpy(bits)
-            tensors[f"couplings.{n}.scale"] = coupling.scale.detach()
-        else:
-            tensors[f"couplings.{n}.weight"] = coupling.weight.detach()
-        if coupling.bias is not None:
-            tensors[f"couplings.{n}.bias"] = coupling.bias.detach()
-    return tensors
-
-
 def _pack(trainer: Trainer) -> tuple[Tensors, Facts]:
-    tensors = _parameters(trainer.network)
+    tensors = trainer.network.stored()
     progress = trainer.progress
     facts: Facts = {
         "format": FORMAT,

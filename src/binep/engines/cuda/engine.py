@@ -271,9 +271,9 @@ class CudaEngine:
         with tensor_cores(not x.is_floating_point()):
             sums, switches = fast.up(numbers)
         gain = coupling.synapses.gain / levels(x)
-        drive = coupling._per_output(gain) * sums
+        drive = coupling.per_output(gain) * sums
         if coupling.bias is not None:
-            drive = drive + coupling._per_output(coupling.bias)
+            drive = drive + coupling.per_output(coupling.bias)
         return in_order(drive), switches
 
     def _input(self, x: Tensor) -> Tensor:
