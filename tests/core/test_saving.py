@@ -75,15 +75,13 @@ class Masked(Dense):
         self.share = share
         self.register_buffer("mask", (torch.rand(above, below) < share).float())
 
-    def describe(self):
-        return {**Dense.describe(self), "below": self.below, "above": self.above}
-
     def sum_up(self, below):
         return self.numbers(below).flatten(1) @ (self.mask * self.synapses.kernel).T, None
 
 
 def test_registered_pieces_of_ones_own_are_saved_with_all_they_keep(tmp_path: Path):
-    net = Network((9,), [Masked(9, 4, share=0.3)], Leaky(leak=0.2), classes=4)
+    masked = Masked(9, 4, share=0.3, bias=False, learn_scale=True)
+    net = Network((9,), [masked], Leaky(leak=0.2), classes=4)
     binep.save(net, tmp_path / "net.safetensors")
     same = binep.load(tmp_path / "net.safetensors")
     assert same.neuron == Leaky(leak=0.2) and torch.equal(net(images(net)), same(images(net)))

@@ -5,7 +5,7 @@ hold JSON's types only.
 """
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from binep.errors import BinepError, choose
@@ -39,15 +39,32 @@ def arguments(piece: object, **told: Any) -> dict[str, Any]:
     return found
 
 
-def allowed_arguments(piece: type) -> list[str]:
+def allowed_arguments(piece: Any) -> list[str]:
     """The names of a constructor's arguments."""
     return [*_parameters(piece)]
 
 
-def _parameters(piece: type) -> Mapping[str, inspect.Parameter]:
+def _parameters(maker: Any) -> dict[str, inspect.Parameter]:
+    """What a constructor, or another maker, takes by name.
+
+    Those that a class hands on to its parents as **options are among them.
+    """
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    found = inspect.signature(piece).parameters
-    return {n: p for n, p in found.items() if p.kind in kinds and n != "generator"}
+    found: dict[str, inspect.Parameter] = {}
+    for each in _handing_on(maker):
+        parameters = inspect.signature(each).parameters
+        named = {n: p for n, p in parameters.items() if p.kind in kinds and n != "generator"}
+        found = {**named, **found}
+        if all(p.kind != inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+            break
+    return found
+
+
+def _handing_on(maker: Any) -> Iterator[Any]:
+    """A maker; of a class also the parents that have a constructor of their own."""
+    yield maker
+    if isinstance(maker, type):
+        yield from (base for base in maker.__mro__[1:] if "__init__" in vars(base))
 
 
 def describe(registry: Registry, piece: Any) -> Description:
@@ -72,10 +89,9 @@ def make(registry: Registry, description: Mapping[str, Any]) -> Any:
 
 def made_of(registry: Registry, name: str, maker: Any, given: Mapping[str, Any]) -> Any:
     """What a registered piece's constructor, or another maker, makes of arguments."""
-    allowed = [n for n in inspect.signature(maker).parameters if n != "generator"]
     for key in given:
         if key != "generator":
-            choose(key, allowed, f"argument of {registry.kind} {name!r}")
+            choose(key, allowed_arguments(maker), f"argument of {registry.kind} {name!r}")
     try:
         return maker(**given)
     except (TypeError, ValueError) as error:
