@@ -9,7 +9,14 @@ import pytest
 
 from binep.errors import BinepError
 from binep.report import settings
-from binep.studies.evidence import Results, open_results, read_result, variant_name, write_result
+from binep.studies.evidence import (
+    Results,
+    open_results,
+    reached,
+    read_result,
+    variant_name,
+    write_result,
+)
 from binep.studies.reproduce import Cell
 from binep.training import recipe as recipes
 from binep.training import runs
@@ -132,3 +139,12 @@ def test_a_variant_moved_into_the_recipes_folder_is_found_out(path: Path, tmp_pa
 def test_a_run_without_a_seed_is_refused(run: Run, tmp_path: Path):
     with pytest.raises(BinepError, match="seed=None: allowed is an integer"):
         write_result(replace(run, record={}), tmp_path)
+
+
+def test_what_was_reached_is_told_of_recipes_that_ship_and_of_no_others():
+    found = {name: reached(name) for name in recipes.names()}
+    told = [each for each in found.values() if each is not None]
+    assert told and reached("nothing of that name") is None
+    for each in told:
+        assert each.n >= 1 and each.epochs >= 1 and each.seconds > 0 and each.device
+        assert each.best <= each.test + 1e-3 and (each.test_sd is None) == (each.n == 1)

@@ -10,15 +10,19 @@ A file holds the run's record, its complete recipe and one line of metrics an ep
 changed in a recipe stands in the folder's name, so that no variant passes for the recipe itself.
 """
 
+import csv
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from binep.errors import BinepError
 from binep.files import make_folder, write_whole
-from binep.report import changes, check_metrics
+from binep.report import changes, check_metrics, seconds_until, spread_at
 from binep.training import recipe as recipes
 from binep.training.recipe import Recipe
 from binep.training.runs import Run
@@ -175,3 +179,77 @@ def open_results(folder: str | Path) -> Results:
     if not results.names:
         raise BinepError(f"{folder} holds no results: allowed is a folder that binep results wrote")
     return results
+
+
+# --- what was reached ---------------------------------------------------------------------------
+
+REACHED = ("recipe", "test", "test_sd", "best", "train", "n", "epochs", "seconds", "device")
+
+
+@dataclass(frozen=True)
+class Reached:
+    """What the runs of a recipe, exactly as it ships, came to after their last epoch.
+
+    Attributes:
+        test, test_sd: test error in per cent, mean and sample standard deviation (None for n = 1).
+        best: lowest test error of a seed. train: mean training error.
+        n: seeds. epochs: they were trained for. seconds: mean wall time per run.
+        device: on which, several with a comma between.
+    """
+
+    test: float
+    test_sd: float | None
+    best: float
+    train: float
+    n: int
+    epochs: int
+    seconds: float
+    device: str
+
+
+def reached(name: str) -> Reached | None:
+    """Best and mean test error, n, epochs, seconds and device of a shipped recipe's runs.
+
+    None if there is no evidence for it. The table is in the package, so that `binep recipes` can
+    show it anywhere; `binep reproduce --from` writes it.
+    """
+    return _all_reached().get(name)
+
+
+@cache
+def _all_reached() -> dict[str, Reached]:
+    path = resources.files("binep") / "studies" / "reached.csv"
+    return {
+        row["recipe"]: Reached(
+            float(row["test"]),
+            float(row["test_sd"]) if row["test_sd"] else None,
+            float(row["best"]),
+            float(row["train"]),
+            int(row["n"]),
+            int(row["epochs"]),
+            float(row["seconds"]),
+            row["device"],
+        )
+        for row in csv.DictReader(path.read_text("utf-8").splitlines())
+    }
+
+
+def describe_reached(name: str, found: Sequence[Run]) -> dict[str, Any]:
+    """A row of the table that `reached` reads, from a recipe's finished runs."""
+    epochs = found[0].recipe.training.epochs
+    test = spread_at(found, epochs, lambda line: line["test_error"]["average"])
+    train = spread_at(found, epochs, lambda line: line["train_error"]["average"])
+    assert test is not None and train is not None
+    seconds = [seconds_until(run, epochs) for run in found]
+    values = (
+        name,
+        f"{test.mean:.4g}",
+        "" if test.sd is None else f"{test.sd:.2g}",
+        f"{min(run.metrics[epochs - 1]['test_error']['average'] for run in found):.4g}",
+        f"{train.mean:.4g}",
+        test.n,
+        epochs,
+        f"{sum(seconds) / len(seconds):.4g}",
+        ", ".join(sorted({str(run.record.get("device_name")) for run in found})),
+    )
+    return dict(zip(REACHED, values, strict=True))
