@@ -43,7 +43,7 @@ def test_windows_make_the_faces_of_a_convolution(side, padding, channels, image,
     [(33, 3, 3, 2), (3, 33, 3, 1), (64, 64, 3, 2), (1, 33, 1, 1), (32, 64, 5, 2), (65, 9, 4, 3)],
 )
 def test_a_gpu_adds_up_integers_exactly(below, above, kernel, pool, allowed: bool):
-    """Of 33 to 3 channels cuDNN would take a transform."""
+    """Of 33 to 3 channels cuDNN would take a transform; 1 / 255 would be rounded twice."""
     generator = torch.Generator().manual_seed(0)
     coupling = ConvPool(below, above, kernel=kernel, padding=kernel // 2, pool=pool)
     for kind in ("bits", "pixels"):

@@ -35,6 +35,15 @@ def levels(values: Tensor) -> int:
     return PIXEL_LEVELS if values.dtype == torch.uint8 else 1
 
 
+def gain_of(synapses: BinaryWeight | RealWeight, below: Tensor) -> Tensor:
+    """The factor on sums over `below`: `gain / levels(below)`, rounded alike on all devices.
+
+    By a plain number a GPU would not divide, but multiply with its rounded reciprocal.
+    """
+    gain, count = synapses.gain, levels(below)
+    return gain if count == 1 else gain / gain.new_full((), count)
+
+
 def sample_shape(shape: Sequence[int]) -> Shape:
     """A layer's shape, (features,) or (channels, height, width), given with or without batch."""
     return tuple(shape) if len(shape) in (1, 3) else tuple(shape[1:])
@@ -197,7 +206,7 @@ class Coupling(nn.Module, ABC):
         scale, then the bias, each rounded on its own.
         """
         sums, switches = self.sum_up(below)
-        drive = self.per_output(self.synapses.gain / levels(below)) * sums
+        drive = self.per_output(gain_of(self.synapses, below)) * sums
         if self.bias is not None:
             drive = drive + self.per_output(self.bias)
         return drive, switches

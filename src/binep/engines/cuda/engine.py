@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from binep.core.couplings import levels
+from binep.core.couplings import gain_of
 from binep.core.gradients import EquilibriumPropagation, Learning
 from binep.core.metrics import Tally
 from binep.core.network import READOUTS, Network
@@ -270,8 +270,7 @@ class CudaEngine:
         # Real inputs are summed in full precision: once a mini-batch it costs nothing.
         with tensor_cores(not x.is_floating_point()):
             sums, switches = fast.up(numbers)
-        gain = coupling.synapses.gain / levels(x)
-        drive = coupling.per_output(gain) * sums
+        drive = coupling.per_output(gain_of(coupling.synapses, x)) * sums
         if coupling.bias is not None:
             drive = drive + coupling.per_output(coupling.bias)
         return in_order(drive), switches

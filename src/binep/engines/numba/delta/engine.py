@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from binep.core.couplings import Dense, correlated, levels
+from binep.core.couplings import Dense, correlated, gain_of
 from binep.core.network import Clamped
 from binep.core.plan import ContrastPlan
 from binep.engines.activity import Activity
@@ -82,7 +82,7 @@ class DeltaEngine(CpuEngine):
         pixels = (x.flatten(1).to(torch.int16) - PIXEL_MIDDLE).to(torch.int8)
         sums = product(pixels, first.down_bytes.T)
         sums += PIXEL_MIDDLE * self._row_sums
-        drive = (first.coupling.synapses.gain / levels(x)) * sums
+        drive = gain_of(first.coupling.synapses, x) * sums
         if first.coupling.bias is not None:
             drive += first.coupling.bias
         return Clamped(x, drive, None)

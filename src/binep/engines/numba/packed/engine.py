@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from binep.core.couplings import ConvPool, Dense, levels
+from binep.core.couplings import ConvPool, Dense, gain_of
 from binep.core.network import Network
 from binep.core.plan import ContrastPlan, PhasePlan
 from binep.engines.activity import Activity
@@ -125,7 +125,7 @@ class PackedEngine(CpuEngine):
     def _pixel_gain(self, x: Tensor) -> Array:
         """What sums over the input are scaled with, a neuron of the first layer."""
         first = self._layout.layers[0]
-        gain = self.network.couplings[0].scale.detach() / levels(x)
+        gain = gain_of(self.network.couplings[0].synapses, x).detach()
         return first.spread(np.broadcast_to(gain.numpy(), (first.channels,)))
 
     def _load(self) -> None:
