@@ -21,6 +21,12 @@ from binep.errors import BinepError, choose
 Piece = TypeVar("Piece")
 
 BUILT_IN: dict[str, dict[str, str]] = {
+    "binep.datasets": {
+        "digits": "binep.data.sources:DIGITS",
+        "mnist": "binep.data.sources:MNIST",
+        "fashion-mnist": "binep.data.sources:FASHION_MNIST",
+        "cifar10": "binep.data.sources:CIFAR10",
+    },
     "binep.couplings": {
         "dense": "binep.core.couplings:Dense",
         "conv": "binep.core.couplings:ConvPool",
@@ -29,6 +35,12 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "hard-sigmoid": "binep.core.neurons:HardSigmoid",
         "heaviside": "binep.core.neurons:Heaviside",
     },
+    "binep.exporters": {
+        "packed": "binep.deploy.export:write_packed",
+        "c": "binep.deploy.export:write_c",
+        "mem": "binep.deploy.export:write_memory",
+    },
+    "binep.loggers": {"tensorboard": "binep.training.progress:TensorBoardWatcher"},
 }
 
 
@@ -163,5 +175,11 @@ def _place_of(piece: Any) -> tuple[Any, Any]:
     return getattr(piece, "__module__", None), getattr(piece, "__qualname__", id(piece))
 
 
+# What each is: a `binep.data.Source` or a function that returns a `binep.data.Dataset`; a class of
+# couplings or neurons; `exporter(shipment, folder)`, see `binep.deploy.export`; and
+# `logger(folder)`, which returns a `binep.training.progress.Watcher`.
+datasets = Registry("data set", "binep.datasets")
 couplings = Registry("coupling", "binep.couplings")
 neurons = Registry("neuron", "binep.neurons")
+exporters = Registry("export format", "binep.exporters")
+loggers = Registry("logger", "binep.loggers")

@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from torch import Tensor
 
-from binep import data
+from binep import data, registry
 from binep.data import finding
 from binep.errors import BinepError
 
@@ -108,7 +108,13 @@ def small_sets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (data.CIFAR10, cifar),
     ):
         small = replace(source, files=files, mirrors=nowhere)
-        monkeypatch.setitem(data.DATASETS, source.name, small)
+        use(monkeypatch, small)
+
+
+def use(monkeypatch: pytest.MonkeyPatch, source: data.Source) -> None:
+    """Let a source stand for the built-in one of its name."""
+    _, _, constant = registry.BUILT_IN["binep.datasets"][source.name].partition(":")
+    monkeypatch.setattr(f"binep.data.sources.{constant}", source)
 
 
 def put(folder: Path, files: dict[str, bytes], suffix: str = "") -> Path:
@@ -682,7 +688,7 @@ def test_what_is_missing_is_downloaded_to_the_cache(
     mirrors: Mirrors, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     source = replace(data.DATASETS["mnist"], mirrors=(mirrors.url("good"),))
-    monkeypatch.setitem(data.DATASETS, "mnist", source)
+    use(monkeypatch, source)
     assert_is_small_mnist(data.load("mnist"))
     folder = tmp_path / "cache/binep/mnist"
     assert files_below(folder) == sorted(f"{name}.gz" for name in NAMES)
@@ -987,7 +993,7 @@ def test_the_real_sets_are_what_they_should_be(
     labels: list[int],
     mean: list[float],
 ) -> None:
-    monkeypatch.setitem(data.DATASETS, source.name, source)
+    use(monkeypatch, source)
     if any(file.path is None for file in data.check(source.name, data_dir=REAL)):
         pytest.skip(f"{source.name} is not in $BINEP_DATA")
     started = time.perf_counter()

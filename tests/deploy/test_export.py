@@ -12,8 +12,9 @@ import torch
 from typer.testing import CliRunner
 
 import binep as package
+from binep import data
 from binep.cli import app
-from binep.deploy.export import learning_rule
+from binep.deploy.export import Options, export_network, learning_rule
 from binep.errors import BinepError
 from binep.training import recipe as recipes
 from binep.training import runs
@@ -66,6 +67,42 @@ def test_memory_images_with_some_vectors(run: runs.Run, tmp_path: Path):
     assert len((tmp_path / "vectors_expected.mem").read_text().split()) == 4
 
 
+def test_two_exports_never_share_a_folder(run: runs.Run, tmp_path: Path):
+    binep("export", run.folder, "--to", tmp_path / "mem", "--format", "mem")
+    before = sorted(tmp_path.rglob("*"))
+    for format in ("packed", "c"):
+        with pytest.raises(BinepError, match="mem holds .*, which is no part of this export"):
+            binep("export", run.folder, "--to", tmp_path / "mem", "--format", format)
+        assert sorted(tmp_path.rglob("*")) == before
+    binep("export", run.folder, "--to", tmp_path / "mem", "--format", "mem")
+    assert sorted(tmp_path.rglob("*")) == before
+    binep("export", run.folder, "--to", tmp_path)
+    other = package.Network((64,), [package.Dense(64, 10)])
+    export_network(other, tmp_path, name="other")
+    found = {path.name for path in tmp_path.iterdir()}
+    assert found == {"mem", "other.safetensors", "digits-1fc-wa-seed0.safetensors"}
+
+
+def test_a_network_without_a_run_is_exported(tmp_path: Path):
+    torch.manual_seed(0)
+    digits = data.load("digits")
+    net = package.Network((64,), [package.Dense(64, 40), package.Dense(40, 10)])
+    net.free_steps = 12
+    package.save(net, tmp_path / "net.safetensors")
+    words = ["--format", "mem", "--data", "digits"]
+    binep("export", tmp_path / "net.safetensors", "--to", tmp_path / "mem", *words)
+    assert len((tmp_path / "mem" / "vectors_expected.mem").read_text().split()) == 4
+    binep("export", tmp_path / "net.safetensors", "--to", tmp_path / "packed")
+    shipped = package.load(tmp_path / "packed" / "net.safetensors")
+    images = digits.test.images
+    assert np.array_equal(shipped.predict(images.flatten(1).numpy()), net.predict_images(images))
+    with pytest.raises(BinepError, match="format 'c' comes with test images"):
+        export_network(net, tmp_path / "c", "c")
+    with pytest.raises(BinepError, match="learning in C: allowed is a run"):
+        export_network(net, tmp_path / "c", "c", Options(momentum_bits=8), dataset=digits)
+    assert not any((tmp_path / "c").iterdir())
+
+
 def test_learning_takes_the_rates_that_are_due(run: runs.Run):
     before, after = learning_rule(run.recipe, 0), learning_rule(run.recipe, len(run.metrics))
     assert np.allclose(after.tau, 0.5 * np.array(before.tau)) and after.gamma == before.gamma
@@ -98,7 +135,7 @@ def test_hardware_reports_and_sweeps(run: runs.Run, tmp_path: Path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["export", "RUN", "--to", "x", "--format", "cc"], "unknown format 'cc'"),
+        (["export", "RUN", "--to", "x", "--format", "cc"], "unknown export format 'cc'"),
         (["export", "RUN", "--to", "x", "--learning"], "allowed is format 'c'"),
         (["export", "RUN", "--to", "x", "--format", "mem", "--vectors", "-1"], "vectors=-1"),
         (["hardware", "digits-1fc-wa", "--sweep", "x"], "needs a trained network"),

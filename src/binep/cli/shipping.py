@@ -12,17 +12,24 @@ from binep.cli.options import (
     Offline,
     Overrides,
     OwnData,
-    RunFolder,
     with_data,
 )
 from binep.cli.output import print_json, say
 from binep.errors import BinepError
+from binep.registry import BUILT_IN
+
+EXPORTERS = ", ".join(BUILT_IN["binep.exporters"])
 
 
 def export(
-    run: RunFolder,
+    what: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN_OR_FILE", help="A run's folder, or a file that binep.save wrote."
+        ),
+    ],
     to: Annotated[Path, typer.Option(help="Folder that the files go into.")],
-    format: Annotated[str, typer.Option(help="packed, c or mem.")] = "packed",
+    format: Annotated[str, typer.Option(help=f"{EXPORTERS}.")] = "packed",
     readout: Annotated[str, typer.Option(help="average or single.")] = "average",
     vectors: Annotated[
         int | None, typer.Option(help="Test images that go with c (100) and mem (4); 0: all.")
@@ -32,6 +39,13 @@ def export(
         bool, typer.Option("--learning", help="c: the program can go on training.")
     ] = False,
     momentum_bits: Annotated[int, typer.Option(help="Width of a momentum, for --learning.")] = 16,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|PATH",
+            help="For a file: the data set that it was trained on, to take test images from.",
+        ),
+    ] = None,
     data_dir: DataDir = None,
     offline: Offline = False,
 ) -> None:
@@ -39,14 +53,37 @@ def export(
 
     Example: binep export runs/mnist-1fc-wa-seed0 --to shipped --format c --learning
     """
-    from binep.deploy.export import Options
-    from binep.deploy.export import export as ship
+    from binep.core.network import READOUTS
+    from binep.core.saving import load_network
+    from binep.deploy import export as shipping
+    from binep.errors import choose
     from binep.training import runs
 
-    options = Options(readout, vectors, state_bits, momentum_bits if learning else None)
-    written = ship(runs.open_run(run), to, format, options, data_dir=data_dir, offline=offline)
+    choose(readout, READOUTS, "readout")
+    options = shipping.Options(readout, vectors, state_bits, momentum_bits if learning else None)
+    if what.is_file():
+        dataset = None if data is None else _dataset(data, data_dir, offline)
+        network = load_network(what)
+        written = shipping.export_network(
+            network, to, format, options, dataset=dataset, name=what.stem
+        )
+    elif data is not None:
+        raise BinepError(f"--data {data} with {what}: a run has its data already")
+    else:
+        run = runs.open_run(what)
+        written = shipping.export(run, to, format, options, data_dir=data_dir, offline=offline)
     for path in written:
         print(f"{path}  {path.stat().st_size:,} bytes")
+
+
+def _dataset(name: str, data_dir: Path | None, offline: bool) -> Any:
+    """A data set by its name, or your own in a file or folder."""
+    from binep.data import DATASETS, load
+    from binep.data.own import read
+
+    if name in DATASETS or not Path(name).exists():
+        return load(name, data_dir=data_dir, offline=offline)
+    return read(name)
 
 
 def predict(

@@ -3,8 +3,9 @@
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from binep.data.dataset import Dataset
 from binep.data.downloading import download
 from binep.data.sources import DATASETS, File, Source
 from binep.data.verify import verify
-from binep.errors import BinepError, choose
+from binep.errors import BinepError
 
 Folder = str | os.PathLike[str]
 TIMEOUT = 30.0  # seconds of silence after which a mirror is given up
@@ -41,9 +42,13 @@ def load(
 ) -> Dataset:
     """The data set `name` on `device`; files that are missing are downloaded unless `offline`.
 
+    A data set that a package or a script has registered as a function is what that returns.
+
     >>> load("digits").train.images.dtype
     torch.uint8
     """
+    if not isinstance(piece := DATASETS[name], Source):
+        return made_by(name, piece).to(device)
     source, roots = _places(name, data_dir)
     found = {file: _find(source, file, roots) for file in source.files}
     for status, _ in found.values():
@@ -61,6 +66,17 @@ def load(
     ]
     train, test = source.decode(arrays)
     return Dataset(name, train, test, source.classes, source.mean, source.std).to(device)
+
+
+def made_by(name: str, maker: Any) -> Dataset:
+    """The data set that a registered function returns."""
+    made = maker() if callable(maker) else None
+    if not isinstance(made, Dataset):
+        raise BinepError(
+            f"data set {name!r}: what is registered under that name gives {type(made).__name__}: "
+            "allowed is a binep.data.Source, or a function that returns a binep.data.Dataset"
+        )
+    return replace(made, name=name)
 
 
 def fetch(
@@ -122,7 +138,9 @@ def cache_folder() -> Path:
 
 def _places(name: str, data_dir: Folder | None) -> tuple[Source, list[Path]]:
     """The source called `name` and the folders to search; downloads go below the first of them."""
-    source = DATASETS[choose(name, DATASETS, "data set")]
+    source = DATASETS[name]
+    if not isinstance(source, Source):
+        raise BinepError(f"data set {name!r} is made by a function: it has no files of its own")
     if not source.mirrors:
         return source, [Path(__file__).parent]
     given = [folder for folder in (data_dir, os.environ.get("BINEP_DATA")) if folder]

@@ -8,6 +8,7 @@ import numpy as np
 import safetensors.torch
 import torch
 
+from binep import registry
 from binep.data.dataset import Split
 
 
@@ -184,4 +185,9 @@ CIFAR10 = Source(
     std=(0.247, 0.243, 0.261),
 )
 
-DATASETS = {source.name: source for source in (DIGITS, MNIST, FASHION_MNIST, CIFAR10)}
+DATASETS = registry.datasets
+
+
+def published() -> list[Source]:
+    """The data sets whose files binep knows by their digests."""
+    return [DATASETS[name] for name in registry.BUILT_IN[DATASETS.group]]

@@ -5,7 +5,7 @@ import hashlib
 import io
 import zlib
 
-from binep.data.sources import DATASETS, File
+from binep.data.sources import File, published
 
 
 def verify(file: File, raw: bytes) -> tuple[bytes, str]:
@@ -32,7 +32,7 @@ def _unpacked(raw: bytes) -> bytes:
     if not raw.startswith(b"\x1f\x8b"):
         return raw
     # Bounded, so that a crafted file cannot fill the memory; what is longer is wrong anyway.
-    bound = max(file.size for source in DATASETS.values() for file in source.files)
+    bound = max(file.size for source in published() for file in source.files)
     with gzip.GzipFile(fileobj=io.BytesIO(raw)) as stream:
         return stream.read(bound + 1)
 
@@ -41,7 +41,7 @@ def _likely_fault(file: File, raw: bytes, content: bytes) -> str:
     if not content:
         return "it is empty"
     digests = {_digest("sha256", content), _digest("sha256", raw), _digest("md5", content)}
-    for source in DATASETS.values():
+    for source in published():
         for other in source.files:
             if digests & {other.sha256, other.gz_sha256, other.md5}:
                 return f"it holds {other.name} of {source.name}"

@@ -1,28 +1,37 @@
-"""From a run to what is shipped: a packed file, C, or memory images."""
+"""From a trained network to what is shipped: a packed file, C, memory images, a format of your own.
 
-from dataclasses import dataclass
+An export format is a function `exporter(shipment, folder)`, registered as `binep.exporters` (see
+`binep.registry`), that writes files into an empty folder and returns their paths.
+"""
+
+import copy
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from binep import registry
 from binep.core.couplings import ConvPool, Coupling
 from binep.core.dynamics import EnergyBased
 from binep.core.kinds import kind_of
 from binep.core.known import check_known
 from binep.core.network import Network
 from binep.core.plan import ContrastPlan
-from binep.data import Folder
+from binep.data import Dataset, Folder, Source
+from binep.data.own import Facts
 from binep.deploy import c_program, memory, packed
 from binep.deploy.fixed import STATE_BITS
 from binep.deploy.learning import FixedRule, Rule
 from binep.deploy.stored import Array, StoredCoupling, StoredNetwork
-from binep.errors import BinepError, choose
-from binep.files import make_folder
+from binep.errors import BinepError
+from binep.files import make_folder, telling
 from binep.training.recipe import Recipe
 from binep.training.runs import Run
 
-FORMATS = ("packed", "c", "mem")
 # Test vectors, unless told otherwise; every step of every neuron is written for memory images.
 VECTORS = {"c": 100, "mem": 4}
 
@@ -44,6 +53,47 @@ class Options:
     momentum_bits: int | None = None
 
 
+@dataclass(frozen=True)
+class Shipment:
+    """What an exporter is given: a trained network and what is known about it.
+
+    Attributes:
+        network: with its weights, on the CPU; its `free_steps` are those of the free phase.
+        name: what a file of it is called.
+        data: what it reads: shape of a sample, mean and deviation; None: inputs as they are.
+        test_set: the images that test vectors are taken from, if it is asked for them.
+        rule: what it has learnt by, if it is asked.
+        origin: where it comes from, for people to read.
+    """
+
+    network: Network
+    name: str = "network"
+    options: Options = field(default_factory=Options)
+    data: Source | Facts | Dataset | None = None
+    test_set: Callable[[], Dataset] | None = None
+    rule: Callable[[], Rule] | None = None
+    origin: dict[str, Any] = field(default_factory=dict)
+
+    def stored(self) -> StoredNetwork:
+        """The network as packed files, C and memory images know it: of binep's own parts only."""
+        steps, readout = self.network.free_steps, self.options.readout
+        return store_network(self.network, self.data, steps, readout, self.origin)
+
+    def vectors(self, format: str) -> tuple[Array, Array]:
+        """The first test images, as many as asked for, and their labels."""
+        if self.test_set is None:
+            raise BinepError(
+                f"format {format!r} comes with test images: allowed is a run, or data to take "
+                "them from"
+            )
+        test, count = self.test_set().test, self.options.vectors
+        kept = (VECTORS.get(format, 0) if count is None else count) or None
+        return test.images.cpu().numpy()[:kept], test.labels.cpu().numpy()[:kept]
+
+
+# --- exporting ----------------------------------------------------------------------------------
+
+
 def export(
     run: Run,
     to: Path,
@@ -53,34 +103,128 @@ def export(
     data_dir: Folder | None = None,
     offline: bool = False,
 ) -> list[Path]:
-    """Write a trained network in one of the formats into a folder; returns what was written.
+    """Write a run's network in one of the formats into a folder; returns what was written.
 
     Test vectors are the first images of the run's test set.
     """
-    choose(format, FORMATS, "format")
-    options = options or Options()
+    network = run.network("cpu", newest=True)
+    network.free_steps = run.recipe.learning.free_steps
+    return _ship(
+        Shipment(
+            network,
+            run.folder.name,
+            options or Options(),
+            run.recipe.source,
+            lambda: run.dataset(device="cpu", data_dir=data_dir, offline=offline),
+            lambda: learning_rule(run.recipe, len(run.metrics)),
+            _origin(run),
+        ),
+        to,
+        format,
+    )
+
+
+def export_network(
+    network: Network,
+    to: str | Path,
+    format: str = "packed",
+    options: Options | None = None,
+    *,
+    dataset: Dataset | None = None,
+    name: str = "network",
+) -> list[Path]:
+    """Write any trained network in one of the formats into a folder; returns what was written.
+
+    Args:
+        dataset: what the network was trained on: how images become inputs, and the test images
+            that go with C and memory images.
+
+    >>> import tempfile
+    >>> from binep import Dense, load
+    >>> net = Network((64,), [Dense(64, 10)])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     [path] = export_network(net, folder, name="small")
+    ...     path.name, load(path)
+    ('small.safetensors', Runtime(64-10, real activations))
+    """
+    shipment = Shipment(
+        copy.deepcopy(network).cpu(),
+        name,
+        options or Options(),
+        dataset,
+        None if dataset is None else lambda: dataset,
+    )
+    return _ship(shipment, Path(to), format)
+
+
+def _ship(shipment: Shipment, to: Path, format: str) -> list[Path]:
+    exporter, options = registry.exporters[format], shipment.options
     if format != "c" and options.momentum_bits is not None:
         raise BinepError(f"learning with format {format!r}: allowed is format 'c'")
     if options.vectors is not None and options.vectors < 0:
         raise BinepError(f"vectors={options.vectors}: allowed is at least 0, which means all")
-    network = store(run.network("cpu", newest=True), run.recipe, options.readout, _origin(run))
     make_folder(to)
-    if format == "packed":
-        path = to / f"{run.folder.name}.safetensors"
-        packed.save(network, path)
-        return [path]
-    dataset = run.dataset(device="cpu", data_dir=data_dir, offline=offline)
-    count = VECTORS[format] if options.vectors is None else options.vectors
-    images = dataset.test.images.numpy()[: count or None]
-    labels = dataset.test.labels.numpy()[: count or None]
-    if format == "mem":
-        return memory.write(network, to, images, labels, state_bits=options.state_bits)
-    learning = None
-    if options.momentum_bits is not None:
-        learning = FixedRule(learning_rule(run.recipe, len(run.metrics)), options.momentum_bits)
-    return c_program.write(
-        network, to, images, labels, state_bits=options.state_bits, learning=learning
-    )
+    # Apart first: an export that fails leaves nothing, and two exports are never mixed.
+    with telling("write", to):
+        apart = Path(tempfile.mkdtemp(prefix=".export-", dir=to))
+    try:
+        written = [Path(path).relative_to(apart) for path in exporter(shipment, apart)]
+        _check_unmixed(to, written)
+        with telling("write", to):
+            for path in written:
+                (to / path).parent.mkdir(parents=True, exist_ok=True)
+                (apart / path).replace(to / path)
+    finally:
+        shutil.rmtree(apart, ignore_errors=True)
+    return [to / path for path in written]
+
+
+def _check_unmixed(to: Path, written: Iterable[Path]) -> None:
+    """See that a folder holds no files but those that are written once more.
+
+    Packed files stand for themselves: any number of them may share a folder.
+    """
+    mine = {path.parts[0] for path in written}
+    alone = all(name.endswith(PACKED) for name in mine)
+    for path in sorted(to.iterdir()):
+        if path.is_file() and path.name not in mine and not (alone and path.name.endswith(PACKED)):
+            raise BinepError(
+                f"{to} holds {path.name}, which is no part of this export: allowed is an empty "
+                "folder, or one that holds the same export"
+            )
+
+
+# --- the formats that ship ----------------------------------------------------------------------
+
+PACKED = ".safetensors"
+
+
+def write_packed(shipment: Shipment, to: Path) -> list[Path]:
+    """One file, a bit a weight; see `binep.load`."""
+    path = to / f"{shipment.name}{PACKED}"
+    packed.save(shipment.stored(), path)
+    return [path]
+
+
+def write_c(shipment: Shipment, to: Path) -> list[Path]:
+    """A program in portable C."""
+    network, bits, learning = shipment.stored(), shipment.options.momentum_bits, None
+    if bits is not None:
+        if shipment.rule is None:
+            raise BinepError("learning in C: allowed is a run, whose recipe says by which rule")
+        learning = FixedRule(shipment.rule(), bits)
+    images = shipment.vectors("c")
+    state_bits = shipment.options.state_bits
+    return c_program.write(network, to, *images, state_bits=state_bits, learning=learning)
+
+
+def write_memory(shipment: Shipment, to: Path) -> list[Path]:
+    """Memory images for Verilog."""
+    images, state_bits = shipment.vectors("mem"), shipment.options.state_bits
+    return memory.write(shipment.stored(), to, *images, state_bits=state_bits)
+
+
+# --- what is stored -----------------------------------------------------------------------------
 
 
 def learning_rule(recipe: Recipe, epochs_done: int = 0) -> Rule:
@@ -109,9 +253,20 @@ def store(
     readout: str = "average",
     origin: dict[str, Any] | None = None,
 ) -> StoredNetwork:
-    """What is shipped of a network trained by a recipe: of binep's own parts, exactly."""
+    """What is shipped of a network trained by a recipe."""
+    return store_network(network, recipe.source, recipe.learning.free_steps, readout, origin)
+
+
+def store_network(
+    network: Network,
+    data: Source | Facts | Dataset | None,
+    steps: int,
+    readout: str = "average",
+    origin: dict[str, Any] | None = None,
+) -> StoredNetwork:
+    """What is shipped of any network: of binep's own parts, exactly."""
     check_known(network, "export")
-    source, neuron = recipe.source, network.neuron
+    neuron = network.neuron
     for n, coupling in enumerate(network.couplings):
         if coupling.bias is not None and not bool(coupling.bias.isfinite().all()):
             raise BinepError(f"coupling {n} has a bias that is not finite: this network is broken")
@@ -124,14 +279,14 @@ def store(
         dynamics="energy" if kind_of(network.dynamics) is EnergyBased else "prototypical",
         dt=getattr(network.dynamics, "dt", 1.0),
         initial_state=network.initial_state,
-        steps=recipe.learning.free_steps,
+        steps=steps,
         cost=network.cost,
         classes=network.classes,
         per_class=network.per_class,
         readout=readout,
-        image_shape=tuple(source.image_shape),
-        mean=source.mean,
-        std=source.std,
+        image_shape=tuple(network.input_shape if data is None else data.image_shape),
+        mean=None if data is None else data.mean,
+        std=None if data is None else data.std,
         origin=origin or {},
     )
 
