@@ -20,7 +20,11 @@ from binep.core import metrics
 from binep.core.couplings import Coupling
 
 T, K = 300, 6
-CASES = ["dense", "dense energy", "conv", "conv energy", "real", "cross-entropy"]
+CASES = [
+    *("dense", "dense energy", "conv", "conv energy", "real", "cross-entropy"),
+    # Three layers and four: the top one moves first, or last.
+    *("dense alternating", "conv alternating"),
+]
 
 
 def interior_network(case: str, seed: int = 0) -> tuple[Network, Tensor, Tensor]:
@@ -44,8 +48,9 @@ def interior_network(case: str, seed: int = 0) -> tuple[Network, Tensor, Tensor]
         sizes = [(6, 5), (5, 4), (4, 3)]
         chain = [Dense(a, b, binary=binary, learn_scale=binary) for a, b in sizes]
     dynamics = "energy" if case.endswith("energy") else "prototypical"
+    updates = "alternating" if case.endswith("alternating") else "simultaneous"
     cost = "cross_entropy" if case == "cross-entropy" else "mse"
-    net = Network(shape, chain, dynamics=dynamics, classes=3, cost=cost).double()
+    net = Network(shape, chain, dynamics=dynamics, classes=3, cost=cost, updates=updates).double()
     for coupling in chain:
         coupling.synapses.get_parameter("scale" if binary else "weight").data.mul_(0.5)
         assert coupling.bias is not None
@@ -361,7 +366,7 @@ def test_bptt_through_all_steps_is_autograd():
         torch.testing.assert_close(found[f"couplings.{n}.bias"], biases[n].grad)
 
 
-@pytest.mark.parametrize("case", ["dense", "conv"])
+@pytest.mark.parametrize("case", ["dense", "conv", "dense alternating", "conv alternating"])
 @pytest.mark.parametrize("steps", [1, 2, K])
 def test_inside_the_clamp_it_makes_no_difference_where_the_loss_pulls(case: str, steps: int):
     net, x, labels = interior_network(case)

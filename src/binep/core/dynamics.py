@@ -1,11 +1,11 @@
-"""How a state moves in one time step: prototypical or energy-based.
+"""How a state moves in one time step: prototypical, energy-based, or as bits alone.
 
 A dynamics is a value with one method, `advance(neuron, state, drive, nudge)`, which returns a
 layer's next state from its state, its drive, and (top layer, nudged phase) the nudge.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from torch import Tensor
 
@@ -13,6 +13,13 @@ from binep.core.neurons import Neuron, range_of
 
 
 class Dynamics(Protocol):
+    """See `Prototypical`.
+
+    `bits` says whether all that a neuron keeps from one step to the next is the bit that it sends.
+    """
+
+    bits: ClassVar[bool]
+
     def advance(
         self, neuron: Neuron, state: Tensor, drive: Tensor, nudge: Tensor | None = None
     ) -> Tensor: ...
@@ -29,6 +36,7 @@ class Prototypical:
 
     clamp_nudged: bool
     send_state: bool = False
+    bits: ClassVar[bool] = False
 
     def advance(
         self, neuron: Neuron, state: Tensor, drive: Tensor, nudge: Tensor | None = None
@@ -48,6 +56,7 @@ class EnergyBased:
     """
 
     dt: float
+    bits: ClassVar[bool] = False
 
     def advance(
         self, neuron: Neuron, state: Tensor, drive: Tensor, nudge: Tensor | None = None
@@ -56,3 +65,20 @@ class EnergyBased:
         if nudge is not None:
             force = force + nudge
         return ((1 - self.dt) * state + self.dt * force).clamp(*range_of(neuron))
+
+
+@dataclass(frozen=True)
+class Hopfield:
+    """`s <- drive + nudge`, of which only the bit `a = (s >= threshold)` is sent and remembered.
+
+    Layers move in turn, so every move lowers the energy (see `binep.core.energy`) or leaves it, and
+    the network comes to rest after finitely many. The state itself says how far a bit is from
+    turning: outputs are read from it.
+    """
+
+    bits: ClassVar[bool] = True
+
+    def advance(
+        self, neuron: Neuron, state: Tensor, drive: Tensor, nudge: Tensor | None = None
+    ) -> Tensor:
+        return drive if nudge is None else drive + nudge

@@ -285,16 +285,25 @@ class BackpropThroughTime:
     def _run_last(
         self, network: Network, clamped: Clamped, state: State
     ) -> tuple[Relaxation, State]:
-        """The last steps under autograd, and the state that the loss is to see."""
+        """The last steps under autograd, and the state that the loss is to see.
+
+        Layers that move in turn do so the other way round: at rest that changes no state, and
+        errors then reach them in the order in which the nudge of EP does.
+        """
+        turns = network.turns[::-1]
         if self.pulls_at == "state":
-            last = relax(network, clamped, state, self.steps, track_gradients=True)
+            last = relax(network, clamped, state, self.steps, track_gradients=True, turns=turns)
             return last, last.state
         residuals = []
         if self.steps > 1:
-            before = relax(network, clamped, state, self.steps - 1, track_gradients=True)
+            before = relax(
+                network, clamped, state, self.steps - 1, track_gradients=True, turns=turns
+            )
             state, residuals = before.state, [before.residuals]
-        last = relax(network, clamped, state, 1, track_gradients=True)
-        below = [clamped.x, *network.activity(state)][-2]
+        last = relax(network, clamped, state, 1, track_gradients=True, turns=turns)
+        # What the top layer listened to: that layer has moved before it, or with it.
+        earlier = len(turns) > 1 and len(state) - 1 in turns[-1]
+        below = [clamped.x, *network.activity(last.state if earlier else state)][-2]
         drive, _ = network.relaxing[-1].up(below)  # all there is: the top layer has no `down`
         outputs = drive + (last.state[-1] - drive).detach()
         last = replace(last, residuals=torch.cat([*residuals, last.residuals]))

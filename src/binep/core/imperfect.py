@@ -165,6 +165,12 @@ class ImperfectNetwork(Network):
                     coupling.synapses.draw_errors(rate, self.generator)
         return super().clamp(x)
 
+    def change(self, before: State, after: State) -> Tensor:
+        """The largest change of any neuron; bits that are sent wrongly by chance never rest."""
+        if self.dynamics.bits and self.imperfections.activation_errors:
+            return torch.ones(())
+        return super().change(before, after)
+
     def activity(self, state: State, *, nudged: bool = False) -> list[Tensor]:
         """What the layers send each other: bits by thresholds of their own, some of them wrong."""
         if not self.neuron.binary:

@@ -21,13 +21,20 @@ Part = tuple[str, object, frozenset[type]]  # its place, itself, what it may be 
 
 @dataclass(frozen=True)
 class Known:
-    """The exact types of the parts of a network."""
+    """The exact types of the parts of a network, and the orders in which its layers move."""
 
     networks: frozenset[type] = frozenset({Network})
     couplings: frozenset[type] = frozenset({Dense, ConvPool})
     weights: frozenset[type] = frozenset({BinaryWeight, RealWeight})
     neurons: frozenset[type] = frozenset({HardSigmoid, Heaviside})
     dynamics: frozenset[type] = frozenset({Prototypical, EnergyBased})
+    updates: frozenset[str] = frozenset({"simultaneous"})
+
+    def strangers(self, network: Network) -> Iterator[str]:
+        """What of a network is not known, each as it would follow "does not run ..."."""
+        yield from strangers(self.parts(network))
+        if network.updates not in self.updates:
+            yield f"updates={network.updates!r}: allowed is {one_of(self.updates)}"
 
     def parts(self, network: Network) -> Iterator[Part]:
         yield "network", network, self.networks
@@ -58,7 +65,7 @@ _STORED = Known(
 
 def check_known(network: Network, task: str) -> None:
     """Refuse to export or count a network with a part that is not exactly one of binep's own."""
-    for stranger in strangers(_STORED.parts(network)):
+    for stranger in _STORED.strangers(network):
         raise BinepError(
             f"{task} does not know {stranger}, or a class that declares `computes_like` one of them"
         )

@@ -13,15 +13,16 @@ from torch import Tensor, nn
 from binep import registry
 from binep.core.couplings import ConvPool, Coupling, Shape
 from binep.core.described import Description, arguments, describe
-from binep.core.dynamics import Dynamics, EnergyBased, Prototypical
+from binep.core.dynamics import Dynamics, EnergyBased, Hopfield, Prototypical
 from binep.core.kinds import is_one_of, kind_of, name_of
-from binep.core.neurons import UNIT, HardSigmoid, Neuron, PerLayer, of_layers, range_of
+from binep.core.neurons import UNIT, HardSigmoid, Heaviside, Neuron, PerLayer, of_layers, range_of
 from binep.errors import BinepError, choose
 
 State = list[Tensor]
 Switches = list[Tensor | None]
 
-DYNAMICS = ("prototypical", "energy")
+DYNAMICS = ("prototypical", "energy", "hopfield")
+UPDATES = ("simultaneous", "alternating")
 COSTS = ("mse", "cross_entropy")
 SENDS = ("activity", "state")
 READOUTS = ("average", "single")
@@ -52,11 +53,12 @@ class Network(nn.Module):
         input_shape: of one sample, (features,) or (channels, height, width).
         couplings: from input to output.
         neuron: `HardSigmoid()` or `Heaviside(threshold, sigma)`, for all layers; or a list, one for
-            each layer that relaxes.
-        dynamics: "prototypical" (real activations) or "energy", with step `dt`.
+            each layer that relaxes. By default bits with "hopfield" dynamics, else real.
+        dynamics: "prototypical" (real activations), "energy", with step `dt`, or "hopfield": bits
+            without an inner state.
         per_class: output neurons a class, adjacent. classes: how many there are.
         initial_state: of all neurons at t = 0. By default that of the paper: 1 for energy-based
-            dynamics, else 1/2 with a convolution in the chain, else 0.
+            dynamics, else 1/2 with a convolution in the chain, else 0; 0 with bits alone.
         dt: time step of the energy-based dynamics.
         cost: "mse" pulls the top layer by `y - s`; with "cross_entropy" the last coupling reads
             the top layer out by a softmax, outside the dynamics.
@@ -65,6 +67,9 @@ class Network(nn.Module):
         nudged_sends: what a nudged top layer that is not clamped sends down, and what learning
             reads of it: its "state", beyond [0, 1] too, or its "activity", as every other layer;
             with that EP's gradient is none once outputs saturate.
+        updates: "simultaneous": all layers move at once; or "alternating": a step is a sweep, in
+            which the odd layers s1, s3, ... move, then the even ones, from what those have just
+            become. Prototypical dynamics takes either, "hopfield" the latter.
 
     `net(x)` are the scores at rest, one number per class; to get there the network has
     `net.free_steps` steps, 100 until training says otherwise.
@@ -91,29 +96,42 @@ class Network(nn.Module):
         cost: str = "mse",
         clamp_nudged: bool | None = None,
         nudged_sends: str = "state",
+        updates: str | None = None,
     ) -> None:
         super().__init__()
         self.free_steps = FREE_STEPS
         self.couplings = cast("Sequence[Coupling]", nn.ModuleList(couplings))
         self.cost = choose(cost, COSTS, "cost")
-        self.neuron = of_layers(HardSigmoid() if neuron is None else neuron, len(self.relaxing))
+        choose(dynamics, DYNAMICS, "dynamics")
+        usual_neuron = Heaviside() if dynamics == "hopfield" else HardSigmoid()
+        self.neuron = of_layers(usual_neuron if neuron is None else neuron, len(self.relaxing))
+        self.updates = _updates(updates, dynamics)
         choose(nudged_sends, SENDS, "nudged_sends")
         self.per_class, self.classes = per_class, classes
         self.shapes = _chain_shapes(tuple(input_shape), couplings)
         self._check_output()
 
         convolutional = any(isinstance(coupling, ConvPool) for coupling in couplings)
-        if choose(dynamics, DYNAMICS, "dynamics") == "energy":
+        if dynamics == "energy":
             if not 0 < dt <= 1:
                 raise BinepError(f"dt={dt}: the time step must be above 0 and at most 1")
             self.dynamics: Dynamics = EnergyBased(dt)
             usual_initial = 1.0
+        elif dynamics == "hopfield":
+            real = next((each for each in self.neurons if not each.binary), None)
+            if real is not None:
+                raise BinepError(
+                    f"dynamics='hopfield' with {real}: allowed are binary activations, a state is "
+                    "one bit"
+                )
+            self.dynamics = Hopfield()
+            usual_initial = 0.0
         else:
             bits = next((each for each in self.neurons if each.binary), None)
             if bits is not None:
                 raise BinepError(
                     f"dynamics='prototypical' with {bits}: bits that all change at once do "
-                    "not settle; binary activations need dynamics='energy'"
+                    "not settle; binary activations need dynamics='energy' or 'hopfield'"
                 )
             clamp = not convolutional if clamp_nudged is None else clamp_nudged
             self.dynamics = Prototypical(clamp, not clamp and nudged_sends == "state")
@@ -178,7 +196,7 @@ class Network(nn.Module):
 
     def describe(self) -> Description:
         """The arguments that make a network like this one; couplings and neurons in words."""
-        names = {Prototypical: "prototypical", EnergyBased: "energy"}
+        names = {Prototypical: "prototypical", EnergyBased: "energy", Hopfield: "hopfield"}
         for part, kinds in ((self, {Network}), (self.dynamics, names)):
             if not is_one_of(part, kinds):
                 raise BinepError(
@@ -266,26 +284,42 @@ class Network(nn.Module):
         return sent
 
     @property
+    def turns(self) -> list[range]:
+        """Which layers move together in a step, by number from 0, and in which order."""
+        layers = len(self.relaxing)
+        if self.updates == "simultaneous":
+            return [range(layers)]
+        return [turn for turn in (range(0, layers, 2), range(1, layers, 2)) if turn]
+
+    @property
     def sends_state(self) -> bool:
         """Whether a nudged top layer sends its state, which can then be outside [0, 1]."""
         return isinstance(self.dynamics, Prototypical) and self.dynamics.send_state
 
-    def drives(self, clamped: Clamped, activity: Sequence[Tensor]) -> tuple[list[Tensor], Switches]:
-        """`drive_n = up_n(a_{n-1}) + down_{n+1}(a_{n+1})` for every layer, and the switches used.
+    def drives(
+        self, clamped: Clamped, activity: Sequence[Tensor], layers: Sequence[int]
+    ) -> list[Tensor]:
+        """`drive_n = up_n(a_{n-1}) + down_{n+1}(a_{n+1})` for each of these layers.
 
-        The top layer has no `down`, only a handicap, if there is one.
+        `down` uses the switches of `up_{n+1}(a_n)`, at the same activity. The top layer has no
+        `down`, only a handicap, if there is one.
         """
-        drives, switches = [clamped.drive], [clamped.switches]
-        for coupling, below in zip(self.relaxing[1:], activity, strict=False):
-            drive, switch = coupling.up(below)
+        chain, top = self.relaxing, len(self.relaxing) - 1
+        ups = {0: (clamped.drive, clamped.switches)}
+        for n in range(1, len(chain)):
+            if n in layers or (n - 1 in layers and chain[n].pool > 1):
+                ups[n] = chain[n].up(activity[n - 1])
+        drives = []
+        for n in layers:
+            drive, _ = ups[n]
+            if n < top:
+                _, switches = ups.get(n + 1, (None, None))
+                down = chain[n + 1].down(activity[n + 1], switches, self.layer_shapes[n])
+                drive = drive + down
+            elif clamped.handicap is not None:
+                drive = drive + clamped.handicap
             drives.append(drive)
-            switches.append(switch)
-        for n, coupling in enumerate(self.relaxing[1:]):
-            down = coupling.down(activity[n + 1], switches[n + 1], self.layer_shapes[n])
-            drives[n] = drives[n] + down
-        if clamped.handicap is not None:
-            drives[-1] = drives[-1] + clamped.handicap
-        return drives, switches
+        return drives
 
     def switches(self, clamped: Clamped, activity: Sequence[Tensor]) -> Switches:
         """The pools' switches at a given activity, one entry a coupling; None where none pools."""
@@ -331,20 +365,34 @@ class Network(nn.Module):
         return self.couplings[-1].up(self.neurons[-1](state[-1]))[0]
 
     def loss(self, state: State, target: Tensor) -> Tensor:
-        """Batch mean of `1/2 |y - s_top|^2` (eq:mse-cost-function), or of the cross-entropy."""
+        """Batch mean of `1/2 |y - s_top|^2` (eq:mse-cost-function), or of the cross-entropy.
+
+        Of bits alone it is `1/2 |y - a_top|^2`.
+        """
         if self.cost == "cross_entropy":
             return F.cross_entropy(self.logits(state), target)
-        return 0.5 * (target - state[-1]).square().sum(1).mean()
+        top = state[-1]
+        if self.dynamics.bits:
+            top = self.neurons[-1](top).to(target.dtype)
+        return 0.5 * (target - top).square().sum(1).mean()
 
     def pull(self, state: State, target: Tensor) -> Tensor:
         """What draws the top layer to its target, `-d cost/d s_top`, like the top layer.
 
-        `y - s_top`, or `W^T (y - softmax)` through the readout of the cross-entropy.
+        `y - s_top`, or `W^T (y - softmax)` through the readout of the cross-entropy. A bit is drawn
+        by what the cost falls by when it turns on, `y - 1/2`, whatever it is now.
         """
         if self.cost == "cross_entropy":
             surprise = target - self.logits(state).softmax(1)
             return self.couplings[-1].down(surprise, None, self.layer_shapes[-1])
-        return target - state[-1]
+        return target - (sum(UNIT) / 2 if self.dynamics.bits else state[-1])
+
+    def change(self, before: State, after: State) -> Tensor:
+        """The largest change of any neuron in any sample, (); of its bit, if that is all it has."""
+        if self.dynamics.bits:
+            before, after = ([a.float() for a in self.activity(s)] for s in (before, after))
+        changes = [(b - a).abs().max() for b, a in zip(before, after, strict=True)]
+        return torch.stack(changes).max()
 
     def scores(self, state: State, readout: str = "average") -> Tensor:
         """One number a class, (batch, classes), from the internal state of the output neurons."""
@@ -374,6 +422,17 @@ class Network(nn.Module):
         """Class indices of any number of samples, (count,), read a few hundred at a time."""
         parts = self.check(x).split(READ_AT_ONCE)
         return torch.cat([self(part, readout).argmax(1) for part in parts])
+
+
+def _updates(updates: str | None, dynamics: str) -> str:
+    """In which order layers move, as far as the dynamics leaves a choice."""
+    if updates is None:
+        return "alternating" if dynamics == "hopfield" else "simultaneous"
+    choose(updates, UPDATES, "updates")
+    only = {"energy": "simultaneous", "hopfield": "alternating"}.get(dynamics, updates)
+    if updates != only:
+        raise BinepError(f"updates={updates!r} with dynamics={dynamics!r}: allowed is {only!r}")
+    return updates
 
 
 def _chain_shapes(input_shape: Shape, couplings: Sequence[Coupling]) -> list[Shape]:

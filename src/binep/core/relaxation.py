@@ -44,7 +44,8 @@ class Relaxation:
         state: s1..sN, each (batch, *layer).
         switches: the pools' winners *at that state*, one entry a coupling (None without pooling);
             what a gradient taken there has to use.
-        residuals: for each step run, the largest change of any neuron, (steps,).
+        residuals: for each step run, the largest change of any neuron, (steps,); of its bit, if
+            that is all it has.
     """
 
     state: State
@@ -57,20 +58,30 @@ class Relaxation:
         return len(self.residuals)
 
 
-def step(network: Network, clamped: Clamped, state: State, nudge: Tensor | None = None) -> State:
-    """One time step: all layers move at once, from the states of the step before.
+def step(
+    network: Network,
+    clamped: Clamped,
+    state: State,
+    nudge: Tensor | None = None,
+    turns: Sequence[range] | None = None,
+) -> State:
+    """One time step: all layers move at once, or those of each turn one after the other.
 
     Args:
         nudge: `beta * pull` on the top layer, like the top layer, in the nudged phase.
+        turns: which layers move together, in order; `network.turns` by default.
     """
-    drives, _ = network.drives(clamped, network.activity(state, nudged=nudge is not None))
-    if nudge is not None and network.cost == "cross_entropy":
-        # The readout is one more neighbour of the top layer: its pull is a drive.
-        drives[-1] = drives[-1] + nudge
-        nudge = None
-    advance = network.dynamics.advance
-    *hidden, top = zip(network.neurons, state, drives, strict=True)
-    return [*(advance(*layer) for layer in hidden), advance(*top, nudge)]
+    state, neurons, top = [*state], network.neurons, len(state) - 1
+    for layers in network.turns if turns is None else turns:
+        activity = network.activity(state, nudged=nudge is not None)
+        drives = network.drives(clamped, activity, layers)
+        for n, drive in zip(layers, drives, strict=True):
+            force = nudge if n == top else None
+            if force is not None and network.cost == "cross_entropy":
+                # The readout is one more neighbour of the top layer: its pull is a drive.
+                drive, force = drive + force, None
+            state[n] = network.dynamics.advance(neurons[n], state[n], drive, force)
+    return state
 
 
 def relax(
@@ -82,14 +93,18 @@ def relax(
     *,
     tolerance: float | None = None,
     track_gradients: bool = False,
+    turns: Sequence[range] | None = None,
 ) -> Relaxation:
     """Let the network settle for `steps` steps from `state`, freely or under a nudge.
+
+    Bits alone are done once no bit has changed: further steps would change nothing.
 
     Args:
         x: the mini-batch, (batch, *input_shape), or what `network.clamp` made of it.
         state: s1..sN to start from, see `Network.initial`; it is not changed.
         tolerance: stop after a step whose residual is at most this, for the whole mini-batch.
         track_gradients: keep autograd's graph of all the steps.
+        turns: see `step`.
 
     >>> from binep import Dense, Network
     >>> net = Network((4,), [Dense(4, 8), Dense(8, 2)], classes=2)
@@ -113,24 +128,20 @@ def relax(
             if nudge is not None and nudge.kind == "constant"
             else None
         )
+        if network.dynamics.bits:
+            tolerance = 0.0
         residuals = []
         for _ in range(steps):
             force = constant
             if nudge is not None and nudge.kind == "live":
                 force = nudge.beta * network.pull(state, nudge.target)
-            before, state = state, step(network, clamped, state, force)
-            residuals.append(_residual(before, state))
+            before, state = state, step(network, clamped, state, force, turns)
+            with torch.no_grad():
+                residuals.append(network.change(before, state))
             if tolerance is not None and residuals[-1] <= tolerance:
                 break
         switches = network.switches(clamped, network.activity(state))
     return Relaxation(state, switches, torch.stack(residuals))
-
-
-@torch.no_grad()
-def _residual(before: State, after: State) -> Tensor:
-    """The largest change of any neuron in any sample, ()."""
-    changes = [(b - a).abs().max() for b, a in zip(before, after, strict=True)]
-    return torch.stack(changes).max()
 
 
 def _check_state(network: Network, clamped: Clamped, state: State) -> None:

@@ -111,8 +111,8 @@ class Capabilities(Known):
         self, network: Network, learning: Learning, optimizers: Optimizers
     ) -> Iterator[str]:
         """What a training would need of this backend that it does not run, most telling first."""
-        parts = chain(self.parts(network), self._of_training(learning, optimizers))
-        yield from (f"does not run {stranger}" for stranger in strangers(parts))
+        found = chain(self.strangers(network), strangers(self._of_training(learning, optimizers)))
+        yield from (f"does not run {stranger}" for stranger in found)
         if network.cost not in self.costs:
             yield f"does not run cost={network.cost!r}: allowed is {one_of(self.costs)}"
         if getattr(learning, "margin", 0) and not is_one_of(network.neuron, self.margin):

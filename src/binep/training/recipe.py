@@ -29,7 +29,7 @@ from binep.core.gradients import (
     Learning,
 )
 from binep.core.imperfect import Imperfections, ImperfectNetwork, imperfect_optimizers
-from binep.core.network import COSTS, DYNAMICS, SENDS, Network
+from binep.core.network import COSTS, DYNAMICS, SENDS, UPDATES, Network
 from binep.core.neurons import HardSigmoid, Heaviside
 from binep.core.optim import RATES, Optimizers, assign_optimizers
 from binep.core.relaxation import NUDGES
@@ -181,16 +181,23 @@ class NetworkKeys:
         above=0,
     )
     dynamics: str = _key(
-        "'prototypical': s <- rho(drive). 'energy': s <- (1 - dt) s + dt rho'(s) drive, in [0, 1]; "
-        "binary activations need it.",
+        "'prototypical': s <- rho(drive), for real activations. 'energy': s <- (1 - dt) s + dt "
+        "rho'(s) drive, in [0, 1]. 'hopfield': bits without an inner state, layers in turn.",
         "prototypical",
         example="energy",
         choices=DYNAMICS,
     )
+    updates: str | None = _key(
+        "'simultaneous': all layers move at once. 'alternating': a step is a sweep, the odd layers "
+        "and then the even ones. By default the latter with 'hopfield' dynamics only.",
+        None,
+        example="alternating",
+        choices=UPDATES,
+    )
     dt: float = _key("Time step of the energy-based dynamics.", 0.5, example=0.25, above=0, high=1)
     initial_state: float | None = _key(
         "State of all neurons at the start of the free phase. By default the paper's: energy-based "
-        "1, with convolutions 0.5, else 0.",
+        "1, with convolutions 0.5, else 0; with 'hopfield' dynamics 0.",
         None,
         example=0.0,
     )
@@ -552,6 +559,7 @@ class Recipe:
             cost=keys.cost,
             clamp_nudged=keys.clamp_nudged,
             nudged_sends=keys.nudged_sends or "state",
+            updates=keys.updates,
         )
         wrong = self.imperfections
         return ImperfectNetwork(network, wrong, generator) if wrong.of_network else network
@@ -878,6 +886,7 @@ def _resolve(recipe: Recipe) -> Recipe:
         network=replace(
             keys,
             initial_state=network.initial_state,
+            updates=network.updates,
             clamp_nudged=getattr(network.dynamics, "clamp_nudged", True),
             # Where it makes no difference all recipes say the same.
             nudged_sends="state" if network.sends_state and learning_by_ep else "activity",

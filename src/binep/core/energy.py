@@ -1,0 +1,40 @@
+"""The energy of a network of bits, which no move of a layer raises."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from binep.core.couplings import gain_of
+from binep.core.network import Clamped, Network
+from binep.core.relaxation import Nudge
+
+
+@torch.no_grad()
+def energy(
+    network: Network, clamped: Clamped, activity: Sequence[Tensor], nudge: Nudge | None = None
+) -> Tensor:
+    """`E(a)` of each sample, (batch,), in float64.
+
+        E(a) = sum theta a - sum over couplings <a_above, pool(W a_below) + b>
+
+    with the neurons' thresholds theta, and under a nudge `beta / 2 |y - a_top|^2` besides. A layer
+    that moves minimises it with the others held; through a max-pool it minimises an upper bound
+    that touches it at the current switches, since `-max` is concave.
+    """
+    total = torch.zeros(len(clamped.x), dtype=torch.float64, device=clamped.x.device)
+    below = clamped.x
+    for coupling, neuron, above in zip(network.relaxing, network.neurons, activity, strict=True):
+        sums, _ = coupling.sum_up(below)
+        drive = coupling.per_output(gain_of(coupling.synapses, below).double()) * sums.double()
+        if coupling.bias is not None:
+            drive = drive + coupling.per_output(coupling.bias.double())
+        threshold = getattr(neuron, "threshold", 0.5)
+        total += ((threshold - drive) * above.double()).flatten(1).sum(1)
+        below = above
+    if clamped.handicap is not None:
+        total -= (clamped.handicap.double() * activity[-1].double()).sum(1)
+    if nudge is not None:
+        distance = (nudge.target.double() - activity[-1].double()).square().sum(1)
+        total += nudge.beta / 2 * distance
+    return total
