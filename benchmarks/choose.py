@@ -1,6 +1,6 @@
-"""The questions that the recipes had to settle, each on validation images, into results/choices.
+"""The questions that the recipes had to settle, each on validation images, into evidence/choices.
 
-    python benchmarks/choose.py [QUESTION...] [--to results/choices] [--epochs N] [--seeds N]
+    python benchmarks/choose.py [QUESTION...] [--to evidence/choices] [--epochs N] [--seeds N]
                                 [--run RUN...] [--data-dir DIR] [--device auto] [--engine auto]
                                 [--list]
 
@@ -543,7 +543,7 @@ if __name__ == "__main__":
     )
     parser.add_argument("questions", nargs="*", metavar="QUESTION")
     parser.add_argument("--list", action="store_true")
-    parser.add_argument("--to", type=Path, default=Path("results/choices"))
+    parser.add_argument("--to", type=Path, default=Path("evidence/choices"))
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--seeds", type=int)
     parser.add_argument("--run", type=Path, nargs="+", default=[])

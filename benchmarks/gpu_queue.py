@@ -8,7 +8,7 @@
 The list is `gpu_queue.toml`. `pack` fills FOLDER, which then travels, with the committed source and
 the checkpoints of what fits N seconds. `train` goes on with it, stops before N seconds are over and
 leaves checkpoints in $OUT, in parts that can be sent. `keep` takes them into ~/binep-queue
-($BINEP_QUEUE) and writes what is finished to results/. Data are looked for in $BINEP_DATA.
+($BINEP_QUEUE) and writes what is finished to evidence/. Data are looked for in $BINEP_DATA.
 """
 
 import argparse
@@ -70,17 +70,17 @@ class Training:
         """Epochs that can be gone on from."""
         return len(runs.read_metrics(home / self.name))
 
-    def published(self, results: Path) -> int:
-        """Epochs in results/, whether or not there is a checkpoint to go on from."""
-        from binep.studies import evidence  # not on the machine, which may lack its libraries
+    def published(self, evidence: Path) -> int:
+        """Epochs in evidence/, whether or not there is a checkpoint to go on from."""
+        # Not at the top: the machine with the GPU may lack its libraries.
+        from binep.studies.evidence import read_result, result_path
 
-        name = evidence.folder_name(runs.Run(Path(), self.load(), {}, []))
-        path = results / name / f"seed{self.seed}.json"
-        return len(evidence.read_result(path).metrics) if path.exists() else 0
+        path = evidence / result_path(self.load(), self.seed)
+        return len(read_result(path).metrics) if path.exists() else 0
 
-    def left(self, home: Path, results: Path) -> float:
+    def left(self, home: Path, evidence: Path) -> float:
         """Seconds until its last epoch."""
-        done = self.epochs if self.published(results) >= self.epochs else self.kept(home)
+        done = self.epochs if self.published(evidence) >= self.epochs else self.kept(home)
         return max(0, self.epochs - done) * self.seconds
 
 
@@ -90,27 +90,27 @@ def read_list(path: Path) -> list[Training]:
 
 
 def next_trainings(
-    every: Sequence[Training], home: Path, results: Path, seconds: float
+    every: Sequence[Training], home: Path, evidence: Path, seconds: float
 ) -> list[Training]:
     """The first that are not finished, until they fill the seconds."""
     found: list[Training] = []
     for each in every:
-        if seconds > 0 and (left := each.left(home, results)):
+        if seconds > 0 and (left := each.left(home, evidence)):
             found.append(each)
             seconds -= left
     return found
 
 
-def tell(every: Sequence[Training], home: Path, results: Path) -> str:
-    """A line a training: epochs asked for, in results/ and kept, and the time that is left."""
+def tell(every: Sequence[Training], home: Path, evidence: Path) -> str:
+    """A line a training: epochs asked for, in evidence/ and kept, and the time that is left."""
     width = max(len(each.name) for each in every)
     lines = [f"{'':{width}}  epochs  published  kept  minutes left"]
     for each in every:
-        counts = f"{each.epochs:6}  {each.published(results):9}  {each.kept(home):4}"
-        minutes = each.left(home, results) / 60
+        counts = f"{each.epochs:6}  {each.published(evidence):9}  {each.kept(home):4}"
+        minutes = each.left(home, evidence) / 60
         lines.append(f"{each.name:{width}}  {counts}  {minutes:12.0f}  {each.claim}")
-    names = [each.name for each in next_trainings(every, home, results, 1)] or ["nothing"]
-    hours = sum(each.left(home, results) for each in every) / 3600
+    names = [each.name for each in next_trainings(every, home, evidence, 1)] or ["nothing"]
+    hours = sum(each.left(home, evidence) for each in every) / 3600
     return "\n".join([*lines, f"next: {names[0]}; all: {hours:.1f} h"])
 
 
@@ -143,7 +143,7 @@ def pack(trainings: Sequence[Training], home: Path, to: Path, commit: str | None
 
 
 def keep(
-    files: Iterable[Path], home: Path, results: Path | None = None
+    files: Iterable[Path], home: Path, evidence: Path | None = None
 ) -> tuple[list[Training], str | None]:
     """Take over what `pack` wrote and has got further than what is there; returns its list."""
     paths = sorted(files, key=lambda path: (len(path.name), path.name))
@@ -169,10 +169,11 @@ def keep(
                 make_folder(here.parent)
                 shutil.rmtree(here, ignore_errors=True)
                 came.rename(here)
-            if results is not None and here.exists() and (run := runs.open_run(here)).finished:
-                from binep.studies import evidence
+            if evidence is not None and here.exists() and (run := runs.open_run(here)).finished:
+                from binep.studies.evidence import Evidence, write_index, write_result
 
-                print(evidence.write_result(run, results))
+                print(write_result(run, evidence))
+                write_index(Evidence(evidence))
     return trainings, facts["commit"]
 
 
@@ -246,11 +247,11 @@ def main() -> None:
         finally:
             pack(work, home, Path(os.environ.get("OUT") or options.folder / "out"), commit)
         return
-    every, results = read_list(HERE / "gpu_queue.toml"), HERE.parent / "results"
+    every, evidence = read_list(HERE / "gpu_queue.toml"), HERE.parent / "evidence"
     if options.command == "pack":
         git = ["git", "-C", str(HERE.parent)]
         commit = check_output([*git, "rev-parse", "HEAD"], text=True).strip()
-        pack(next_trainings(every, home, results, options.seconds), home, options.to, commit)
+        pack(next_trainings(every, home, evidence, options.seconds), home, options.to, commit)
         shutil.rmtree(options.to / "src", ignore_errors=True)
         with tarfile.open(
             fileobj=io.BytesIO(check_output([*git, "archive", commit, "src"]))
@@ -259,8 +260,8 @@ def main() -> None:
         shutil.copy(__file__, options.to)
         return
     if options.command == "keep":
-        keep(options.files, home, results)
-    print(tell(every, home, results))
+        keep(options.files, home, evidence)
+    print(tell(every, home, evidence))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from binep.errors import BinepError
-from binep.studies import evidence
+from binep.studies.evidence import open_evidence
 from binep.training import checkpoints, runs
 from conftest import SMALL
 
@@ -29,12 +29,12 @@ def after(batches: int) -> Callable[[], bool]:
 
 def lease(home: Path, machine: Path, over: Callable[[], bool]) -> None:
     """Pack what is next, train it on a fresh machine, keep what comes back."""
-    work = gpu_queue.next_trainings(QUEUE, home, home / "results", 1e9)
+    work = gpu_queue.next_trainings(QUEUE, home, home / "evidence", 1e9)
     parts = gpu_queue.pack(work, home, machine / "came", "abc")
     arrived, commit = gpu_queue.keep(parts, machine / "home")
     gpu_queue.train(arrived, machine / "home", over, **HERE)
     parts = gpu_queue.pack(arrived, machine / "home", machine / "out", commit)
-    gpu_queue.keep(parts, home, home / "results")
+    gpu_queue.keep(parts, home, home / "evidence")
 
 
 def timeless(lines: list[dict]) -> list[dict]:
@@ -57,8 +57,8 @@ def test_trainings_stopped_and_carried_on_elsewhere_have_the_same_bits(tmp_path:
             for run in (carried, straight)
         )
         assert all(ours[name].equal(theirs[name]) for name in theirs)
-        assert each.published(home / "results") == each.epochs
-    assert "next: nothing; all: 0.0 h" in gpu_queue.tell(QUEUE, home, home / "results")
+        assert each.published(home / "evidence") == each.epochs
+    assert "next: nothing; all: 0.0 h" in gpu_queue.tell(QUEUE, home, home / "evidence")
 
 
 def test_what_fits_the_time_is_next_and_counts_what_was_trained(tmp_path: Path):
@@ -83,10 +83,8 @@ def test_a_record_that_names_no_commit_is_given_the_packed_one_and_says_so(tmp_p
     first = QUEUE[0]
     gpu_queue.train([first], tmp_path / "machine", lambda: False, **HERE)
     parts = gpu_queue.pack([first], tmp_path / "machine", tmp_path / "out", "abc")
-    gpu_queue.keep(parts, tmp_path / "home", tmp_path / "results")
-    (run,) = evidence.open_results(tmp_path / "results").runs_of(
-        evidence.folder_name(runs.open_run(tmp_path / "home" / first.name))
-    )
+    gpu_queue.keep(parts, tmp_path / "home", tmp_path / "evidence")
+    (run,) = open_evidence(tmp_path / "evidence").runs_of(first.load())
     assert run.record["commit"] == "abc" and run.record["commit_filled_in"] is True
 
 

@@ -108,8 +108,9 @@ def test_results_are_written_and_reproduced_from(trained: Path):
     assert "seed0.json: 2 of 2 epochs, finished" in written.stdout
     page = binep("reproduce", "--from", "kept", cwd=trained)
     assert page.returncode == 0 and (trained / "RESULTS.md").read_text().startswith("# Results")
+    assert (trained / "kept" / "index.csv").read_text().count("digits-1fc-w") == 1
     figure = binep("reproduce", "fig-alpha", "--from", "kept", cwd=trained)
-    assert "not run" in figure.stdout and "kept/figures/fig-alpha.png" in figure.stdout
+    assert "not run" in figure.stdout and "docs/results/figures/fig-alpha.png" in figure.stdout
 
 
 def test_choose_compares_on_validation_images(tmp_path: Path):
@@ -219,7 +220,7 @@ def test_every_command_has_help_with_an_example(words: list[str], tmp_path: Path
         (["gradcheck", "--dtype", "float16"], ["'float16'", "float32, float64"]),
         (["reproduce", "table9"], ["'table9'", "did you mean 'table"]),
         (["reproduce", "table1", "--seeds", "0"], ["seeds=0"]),
-        (["reproduce", "--from", "."], [". holds no results"]),
+        (["reproduce", "--from", "."], [". holds no runs"]),
         (["gradcheck", "--run", "runs", "--set", "learning.beta=1"], ["--run", "learning.beta=1"]),
         (["bench", "--out", "file/table.md"], ["cannot create", "file"]),
         (["hardware", "digits-1fc-wa", "--images", "0"], ["--images 0"]),

@@ -9,7 +9,7 @@ from matplotlib.image import imread
 
 from binep.errors import BinepError
 from binep.studies import compare as choices
-from binep.studies.evidence import Results, open_results, write_result
+from binep.studies.evidence import Evidence, open_evidence, write_result
 from binep.studies.reproduce import BEYOND, GOALS, render
 from binep.studies.results_page import TUNING, overview, write_overview
 from binep.training import recipe as recipes
@@ -49,9 +49,9 @@ def made_up(name: str, seed: int, test: float, epochs: int, *overrides: str) -> 
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory) -> Results:
+def evidence(tmp_path_factory) -> Evidence:
     """Some cells in every state, a variant of two figures, a run on validation images."""
-    folder = tmp_path_factory.mktemp("repository") / "results"
+    folder = tmp_path_factory.mktemp("repository") / "evidence"
     for seed, error in enumerate((2.0, 2.1)):
         write_result(made_up("mnist-1fc-w", seed, error, 50), folder)
         write_result(made_up("mnist-1fc-w-a", seed, error - 0.8, 50), folder)
@@ -72,19 +72,21 @@ def results(tmp_path_factory) -> Results:
     choice = choices.Choice("Which bias rates?", 2, variants)
     choices.write_choice(choice, folder / "choices" / "biases.json")
     (folder / "commentary.md").write_text("## Comments\n\nWritten by hand.\n")
-    return open_results(folder)
+    return open_evidence(folder)
 
 
-def test_variants_are_shown_beside_the_studies(results: Results):
+def test_variants_are_shown_beside_the_studies(evidence: Evidence):
     """What a study has a place for is not repeated, and validation's errors are left out."""
-    section = overview(results).split("## Variants")[1].split("## Training")[0]
+    section = overview(evidence).split("## Variants")[1].split("## Training")[0]
     rows = [line for line in section.splitlines() if line.startswith("| mnist")]
     changed = "learning.beta=0.5, optimizer.tau=1e-06,1e-06,1e-06"
     assert rows == [f"| mnist-2fc-w | {changed} | 3.50 | 1.75 | 1 | 50 |"]
 
 
-def test_cells_are_sorted_by_how_they_stand_to_the_paper(results: Results):
-    lines = {line.split("**")[1]: line for line in overview(results).splitlines() if "- **" in line}
+def test_cells_are_sorted_by_how_they_stand_to_the_paper(evidence: Evidence):
+    lines = {
+        line.split("**")[1]: line for line in overview(evidence).splitlines() if "- **" in line
+    }
     assert (
         "(1): MNIST 1fc, EP, learnt alpha: 1.25 ± 0.07 (n = 2) against 1.70 ± 0.04."
         in (lines["Better than the paper"])
@@ -98,23 +100,23 @@ def test_cells_are_sorted_by_how_they_stand_to_the_paper(results: Results):
     so_far = "(after 100 epochs, when the paper has 17.60)."
     assert short + so_far in lines["Trained for fewer epochs than the paper, not judged"]
     assert "(14): " in lines["Not run"]
-    assert "Of 19 cells 4 were trained as long as the paper's, and 3 of these" in overview(results)
+    assert "Of 19 cells 4 were trained as long as the paper's, and 3 of these" in overview(evidence)
 
 
-def test_short_runs_stand_in_the_table_with_their_epochs(results: Results):
-    row = next(line for line in overview(results).splitlines() if "100 of 500" in line)
+def test_short_runs_stand_in_the_table_with_their_epochs(evidence: Evidence):
+    row = next(line for line in overview(evidence).splitlines() if "100 of 500" in line)
     assert "17.60" in row and "fewer epochs" in row and "1 h 41 min" in row
 
 
-def test_validation_runs_and_variants_stay_out_of_test_tables(results: Results):
-    table = render("table1", results)
+def test_validation_runs_and_variants_stay_out_of_test_tables(evidence: Evidence):
+    table = render("table1", evidence)
     assert "2.05 ± 0.07" in table and "validation" not in table
-    assert "0.50" not in overview(results) and "3.00" not in table
-    assert "3.00" in render("fig-alpha", results)
+    assert "0.50" not in overview(evidence) and "3.00" not in table
+    assert "3.00" in render("fig-alpha", evidence)
 
 
-def test_goals_stand_beside_the_best_recipe_with_binary_synapses(results: Results):
-    rows = [line for line in overview(results).splitlines() if "| below" in line]
+def test_goals_stand_beside_the_best_recipe_with_binary_synapses(evidence: Evidence):
+    rows = [line for line in overview(evidence).splitlines() if "| below" in line]
     assert rows == [
         "| MNIST 1fc, w | mnist-1fc-w-a-schedule | below 1.60 | 1.05 ± 0.07 | 2 | 50 | reached |",
         "| MNIST 1fc, wa | mnist-1fc-wa-shifted | below 2.40 | 2.00 ± 0.00 | 2 | 100 | reached |",
@@ -127,17 +129,17 @@ def test_every_goal_is_of_a_network_that_is_compared():
     assert list(GOALS) == list(dict.fromkeys(cell.row for cell in BEYOND.cells))
 
 
-def test_choices_tell_the_lowest_and_what_ships(results: Results):
-    text = overview(results)
+def test_choices_tell_the_lowest_and_what_ships(evidence: Evidence):
+    text = overview(evidence)
     row = next(line for line in text.splitlines() if "[0.2, 0.1, 0.05]" in line)
     assert row.endswith("| 4.00 | 1 | 2.0 s | lowest |")
     assert "The recipe that ships trains as in: as it is." in text
 
 
-def test_commentary_is_taken_over_and_all_figures_are_there(results: Results):
-    path = write_overview(results)
+def test_commentary_is_taken_over_and_all_figures_are_there(evidence: Evidence):
+    path = write_overview(evidence)
     text = path.read_text("utf-8")
-    assert path == results.folder.parent / "RESULTS.md" and text == overview(results)
+    assert path == evidence.folder.parent / "RESULTS.md" and text == overview(evidence)
     assert "\n## Comments\n\nWritten by hand.\n" in text
     linked = [line.rpartition("(")[2].rstrip(")") for line in text.splitlines() if "![" in line]
     names = {Path(link).stem for link in linked}
@@ -162,23 +164,23 @@ def test_tuning_shows_what_was_found_from_each_start(tmp_path: Path):
     path = tmp_path / "tuning.json"
     table = {"format": TUNING, "factor": 30.0, "epochs": 5, "starts": [start]}
     path.write_text(json.dumps(table))
-    text = overview(Results(tmp_path))
+    text = overview(Evidence(tmp_path))
     row = "| 2e-06 2e-06 | 6e-08 2.3e-07 | 30.00 | 4.20 | 4.00 | +0.20 | 1 | 1 min 30 s |"
     assert row in text and "At worst it ends +0.20 from" in text
     path.write_text(json.dumps({**table, "starts": [{}]}))
     with pytest.raises(BinepError, match="not what benchmarks/tune.py writes"):
-        overview(Results(tmp_path))
+        overview(Evidence(tmp_path))
 
 
 def test_an_empty_folder_says_so(tmp_path: Path):
-    text = overview(Results(tmp_path))
+    text = overview(Evidence(tmp_path))
     assert "There are no runs yet." in text and "![" not in text
 
 
 def test_the_repositorys_page_is_what_the_command_generates():
-    results = open_results(ROOT / "results")
+    evidence = open_evidence(ROOT / "evidence")
     text = (ROOT / "RESULTS.md").read_text("utf-8")
-    assert text == overview(results), "run: binep reproduce --from results"
+    assert text == overview(evidence), "run: binep reproduce --from evidence"
     for line in text.splitlines():
         if line.startswith("!["):
             assert (ROOT / line.rpartition("(")[2].rstrip(")")).is_file(), line

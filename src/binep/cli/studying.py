@@ -46,8 +46,8 @@ def reproduce(
 ) -> None:
     """Train what a table or figure of the paper needs and is missing; print both side by side.
 
-    With --from nothing is trained: WHAT is made of a folder of results or, without WHAT, all of
-    it, as RESULTS.md beside that folder.
+    With --from nothing is trained: WHAT is made of a folder of evidence or, without WHAT,
+    all of it, as RESULTS.md beside that folder.
 
     Example: binep reproduce table1 --seeds 3
     """
@@ -86,18 +86,18 @@ def _reproduce_from(source: Path, what: str | None) -> None:
     from binep.files import make_folder
     from binep.report import figures
     from binep.studies import reproduce as studies
-    from binep.studies.evidence import open_results
-    from binep.studies.results_page import DPI, write_overview
+    from binep.studies.evidence import open_evidence
+    from binep.studies.results_page import DPI, FIGURES, write_overview
 
-    results = open_results(source)
+    evidence = open_evidence(source)
     if what is None:
-        print(f"{write_overview(results)}: written, its figures in {source / 'figures'}")
+        print(f"{write_overview(evidence)}: written, its figures in {source.parent / FIGURES}")
         return
-    print(studies.render(what, results))
+    print(studies.render(what, evidence))
     if studies.find_study(what).kind != "table":
-        path = source / "figures" / f"{what}.png"
+        path = source.parent / FIGURES / f"{what}.png"
         make_folder(path.parent)
-        figures.save(studies.figure(what, results), path, dpi=DPI)
+        figures.save(studies.figure(what, evidence), path, dpi=DPI)
         print(f"figure: {path}")
 
 
@@ -159,20 +159,24 @@ def bench(
 
 def results(
     folders: RunFolders,
-    to: Annotated[Path, typer.Option(help="Folder that the files go into.")] = Path("results"),
+    to: Annotated[Path, typer.Option(help="Folder that the files go into.")] = Path("evidence"),
 ) -> None:
     """Write each run as one small file, for a repository to keep: record, recipe, metrics.
 
-    Example: binep results runs --to results
+    DIR/runs/<hash of the recipe>/seed<k>.json, and a line in DIR/index.csv. A file that is there
+    may grow by later epochs of the same run; nothing else replaces it.
+
+    Example: binep results runs --to evidence
     """
     from binep.report import open_runs
-    from binep.studies.evidence import write_result
+    from binep.studies.evidence import Evidence, write_index, write_result
 
     for run in sorted(open_runs(folders), key=lambda run: len(run.metrics)):
         print(
             f"{write_result(run, to)}: {len(run.metrics)} of {run.recipe.training.epochs} epochs, "
             f"{run.record.get('status')}"
         )
+    print(f"{write_index(Evidence(to))}: the index")
 
 
 def choose(

@@ -3,7 +3,7 @@
 The validation images are the last of the training set. They are kept out of training, and the test
 set is not looked at: what is chosen here may be measured there.
 
-results/choices/<question>.json     every variant's complete recipe, and its epochs, seed by seed
+evidence/choices/<question>.json     every variant's complete recipe, and its epochs, seed by seed
 """
 
 import json

@@ -1,79 +1,138 @@
-"""Results: runs as small files that a repository can hold, evidence and numbers in one.
+"""Evidence: runs as small files that a repository can hold, named once and never renamed.
 
-results/
-  mnist-1fc-w/seed0.json                           a run of a recipe as it ships
-  mnist-1fc-w+network.scale=0.02/seed0.json        a run of a recipe with a key changed
-  choices/                                         see `choices`
-  figures/, commentary.md, notes.md, tuning.json   see `overview`
+evidence/
+  runs/<hash of the recipe>/seed<k>.json   a run: record, recipe, and a line of metrics an epoch
+  index.csv                                a line a run, for any tool to read
+  choices/<question>.json                  what was chosen on validation images, see `compare`
 
-A file holds the run's record, its complete recipe and one line of metrics an epoch. What was
-changed in a recipe stands in the folder's name, so that no variant passes for the recipe itself.
+The hash is of what the recipe sets (`recipe_hash`), not of how that differs from the recipe that
+ships under its name today, so that editing a recipe, or adding a key to all of them, moves no file.
 """
 
 import csv
+import hashlib
+import io
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 from binep.errors import BinepError
 from binep.files import make_folder, write_whole
-from binep.report import changes, check_metrics, seconds_until, spread_at
+from binep.report import check_metrics, seconds_until, settings, spread_at
 from binep.training import recipe as recipes
 from binep.training.recipe import Recipe
 from binep.training.runs import Run
 
 FORMAT = "binep results 1"
+RUNS, INDEX = "runs", "index.csv"
 DIGITS = 5  # significant, of every number that is not an integer
+HASH_DIGITS = 16  # hexadecimal
+# Keys that say what a recipe is called, or for how long it goes on.
+NOT_TELLING = ("name", "summary", "paper", "training.epochs")
 
 
 # --- names --------------------------------------------------------------------------------------
 
 
-def variant_name(recipe: Recipe) -> str:
-    """A recipe's name and, if one ships under that name, what is changed in it.
+def recipe_hash(recipe: Recipe) -> str:
+    """What a recipe trains, as sixteen hexadecimal digits: the name of its folder in `runs`.
 
-    >>> variant_name(recipes.load("mnist-1fc-w", ["network.dense=[512]", "learning.beta=0.3"]))
-    'mnist-1fc-w+network.dense=512'
+    The first digits of SHA-256 of what the recipe sets otherwise than a key's default, as JSON with
+    sorted keys. So a new key changes no hash, provided that its default is what was done before it;
+    nor do name, summary, the paper's numbers, the number of epochs (a run can be lengthened), or
+    the folder of your own data. One value for all couplings is the same as a list of equal ones.
+
+    >>> recipe_hash(recipes.load("mnist-1fc-w"))
+    '41ad9c3a998e8777'
     """
-    if recipe.name not in recipes.names():
-        return recipe.name
-    changed = changes(recipe, recipes.load(recipe.name))
-    return "+".join([recipe.name, *(re.sub(r"[^\w.,=+-]", "", text) for text in changed)])
+    text = json.dumps(_telling(recipe), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:HASH_DIGITS]
 
 
-def folder_name(run: Run) -> str:
-    """Where a run's results belong; for how many epochs it was to be trained does not count."""
-    # A rehearsal of `reproduce --epochs` tells them in its recipe's own name.
-    return re.sub(r"\+training\.epochs=\d+(?=\+|$)", "", variant_name(run.recipe))
+def _telling(section: Any, where: str = "") -> dict[str, Any]:
+    """The keys of a section, or of a whole recipe, that are not what they are by default."""
+    found, hints = {}, get_type_hints(type(section))
+    for key in fields(section):
+        value, path = getattr(section, key.name), where + key.name
+        if path in NOT_TELLING:
+            continue
+        if path == "data.path" and value is not None:
+            value = Path(value).name
+        value = _plain(value, path, _takes_one_or_many(hints[key.name]))
+        if value not in ({}, _default(key)):
+            found[key.name] = value
+    return found
+
+
+def _plain(value: Any, path: str, one_for_all: bool) -> Any:
+    if is_dataclass(value):
+        return _telling(value, f"{path}.")
+    if isinstance(value, list | tuple):
+        items = [_plain(item, path, False) for item in value]
+        alike = bool(items) and all(item == items[0] for item in items)
+        return items[0] if one_for_all and alike else items
+    return value
+
+
+def _takes_one_or_many(hint: Any) -> bool:
+    """Whether a key takes one value for all couplings as well as a list, one for each."""
+    kinds = [kind for kind in get_args(hint) if kind is not type(None)]
+    return len({get_origin(kind) is list for kind in kinds}) == 2
+
+
+def _default(key: Field) -> Any:
+    return key.default_factory() if key.default_factory is not MISSING else key.default
+
+
+def result_path(recipe: Recipe, seed: int) -> Path:
+    """Where a run belongs, inside a folder of evidence."""
+    return Path(RUNS) / recipe_hash(recipe) / f"seed{seed}.json"
 
 
 # --- writing ------------------------------------------------------------------------------------
 
 
 def write_result(run: Run, to: str | Path) -> Path:
-    """Write a run, finished or not, as `to/<recipe>/seed<seed>.json`; returns the path.
+    """Write a run, finished or not, into a folder of evidence; returns the file's path.
 
-    What is there already is replaced, unless it has more epochs.
+    A file that is there already may grow by epochs that were trained since, and by nothing else:
+    what has been published stays. `write_index` brings the index up to date.
     """
     seed = run.record.get("seed")
     if not isinstance(seed, int):
         raise BinepError(f"{run.folder / 'record.json'}: seed={seed!r}: allowed is an integer")
-    folder = Path(to) / folder_name(run)
-    make_folder(folder)
-    path = folder / f"seed{seed}.json"
-    if path.exists() and len(read_result(path).metrics) > len(run.metrics):
-        raise BinepError(
-            f"{path} holds {len(read_result(path).metrics)} epochs, {run.folder} only "
-            f"{len(run.metrics)}: remove it if it should be replaced"
-        )
+    path = Path(to) / result_path(run.recipe, seed)
+    if path.exists():
+        _check_continues(run, read_result(path))
+    make_folder(path.parent)
     head = {"format": FORMAT, "record": run.record, "recipe": without_none(asdict(run.recipe))}
     write_json(path, head, "metrics", [json.dumps(rounded(line)) for line in run.metrics])
     return path
+
+
+def _check_continues(run: Run, published: Run) -> None:
+    """See that a run begins with all of the epochs that were published of it."""
+    known = published.metrics
+    if len(known) > len(run.metrics):
+        raise BinepError(
+            f"{published.folder} holds {len(known)} epochs, {run.folder} only "
+            f"{len(run.metrics)}: remove it if it should be replaced"
+        )
+    for line, earlier in zip(run.metrics, known, strict=False):
+        if rounded(_timeless(line)) != rounded(_timeless(earlier)):
+            raise BinepError(
+                f"{published.folder} is another run of this recipe and seed than {run.folder}: "
+                f"they part in epoch {earlier['epoch']}; remove it if it should be replaced"
+            )
+
+
+def _timeless(line: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in line.items() if key not in ("seconds", "test_seconds")}
 
 
 def write_json(path: Path, head: dict[str, Any], name: str, items: list[str]) -> None:
@@ -136,28 +195,37 @@ def read_result(path: Path) -> Run:
         raise BinepError(f"{path}: {error}") from None
     run = Run(path, recipe, table["record"], table["metrics"])
     check_metrics(run.metrics, path)
-    where = f"{path.parent.name}/{path.name}"
-    belongs = f"{folder_name(run)}/seed{run.record.get('seed')}.json"
-    if where != belongs:
-        raise BinepError(f"{path}: by its content it is {belongs}: it was moved or changed")
+    belongs = result_path(recipe, run.record.get("seed", -1))
+    if path.parts[-2:] != belongs.parts[-2:]:
+        raise BinepError(
+            f"{path}: by its content it is {belongs.as_posix()}: it was moved or changed"
+        )
     return run
 
 
 @dataclass(frozen=True)
-class Results:
-    """A folder of results, each file of which is read once."""
+class Evidence:
+    """A folder of evidence, each file of which is read once."""
 
     folder: Path
     _read: dict[str, list[Run]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
-    def names(self) -> list[str]:
-        """The recipes, and the variants of recipes, that there are runs of."""
-        inside = self.folder.iterdir() if self.folder.is_dir() else []
+    def hashes(self) -> list[str]:
+        """The recipes that there are runs of, each by its hash."""
+        runs = self.folder / RUNS
+        inside = runs.iterdir() if runs.is_dir() else []
         return sorted(path.name for path in inside if self._files(path.name))
 
-    def runs_of(self, name: str) -> list[Run]:
-        """The runs of a recipe, by seed."""
+    @property
+    def groups(self) -> list[list[Run]]:
+        """All runs, those of a recipe together, by the recipes' names."""
+        found = [self.runs_of(each) for each in self.hashes]
+        return sorted(found, key=lambda runs: (runs[0].recipe.name, runs[0].folder))
+
+    def runs_of(self, recipe: Recipe | str) -> list[Run]:
+        """The runs of a recipe, given as such or by its hash, by seed."""
+        name = recipe if isinstance(recipe, str) else recipe_hash(recipe)
         if name not in self._read:
             self._read[name] = [read_result(path) for path in self._files(name)]
         return self._read[name]
@@ -165,20 +233,102 @@ class Results:
     def _files(self, name: str) -> list[Path]:
         found = {
             path: match
-            for path in (self.folder / name).glob("seed*.json")
+            for path in (self.folder / RUNS / name).glob("seed*.json")
             if (match := re.fullmatch(r"seed(\d+)\.json", path.name))
         }
         return sorted(found, key=lambda path: int(found[path][1]))
 
 
-def open_results(folder: str | Path) -> Results:
-    """A folder that holds results, or a `BinepError`."""
-    results = Results(Path(folder))
-    if not results.folder.is_dir():
+def open_evidence(folder: str | Path) -> Evidence:
+    """A folder that holds evidence, or a `BinepError`."""
+    evidence = Evidence(Path(folder))
+    if not evidence.folder.is_dir():
         raise BinepError(f"{folder} is not a folder: allowed is one that binep results wrote")
-    if not results.names:
-        raise BinepError(f"{folder} holds no results: allowed is a folder that binep results wrote")
-    return results
+    if not evidence.hashes:
+        raise BinepError(f"{folder} holds no runs: allowed is a folder that binep results wrote")
+    return evidence
+
+
+# --- the index ----------------------------------------------------------------------------------
+
+FACTS = (
+    *("file", "hash", "recipe", "seed", "epochs", "planned"),
+    *("test_error", "test_error_single", "train_error", "seconds"),
+    *("status", "device_name", "engine", "precision", "torch", "commit", "commit_filled_in"),
+    "started",
+)
+FROM_RECORD = FACTS[FACTS.index("status") :]
+
+
+def write_index(evidence: Evidence) -> Path:
+    """Write `index.csv`: a line a run with its last errors, where it was made, and its recipe.
+
+    After the facts of `FACTS` there is a column for each key, `section.key`, that some run sets
+    otherwise than its default. Errors are in per cent, those of the average readout where it does
+    not say single; `seconds` is wall time, tests included.
+    """
+    path = evidence.folder / INDEX
+    write_whole(path, index(evidence))
+    return path
+
+
+def index(evidence: Evidence) -> str:
+    """The text of the index."""
+    found = [run for runs in evidence.groups for run in runs]
+    every = [settings(run.recipe) for run in found]
+    defaults = _schema_defaults()
+    keys = [
+        key
+        for key in (every[0] if every else ())
+        if key != "training.epochs" and any(each[key] != defaults.get(key) for each in every)
+    ]
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow([*FACTS, *keys])
+    for run, each in zip(found, every, strict=True):
+        facts = _facts(run)
+        writer.writerow([*(facts[name] for name in FACTS), *(_cell(each[key]) for key in keys)])
+    return stream.getvalue()
+
+
+def _facts(run: Run) -> dict[str, Any]:
+    last = rounded(run.metrics[-1]) if run.metrics else {"test_error": {}, "train_error": {}}
+    return {
+        "file": result_path(run.recipe, run.record["seed"]).as_posix(),
+        "hash": recipe_hash(run.recipe),
+        "recipe": run.recipe.name,
+        "seed": run.record["seed"],
+        "epochs": len(run.metrics),
+        "planned": run.recipe.training.epochs,
+        "test_error": last["test_error"].get("average", ""),
+        "test_error_single": last["test_error"].get("single", ""),
+        "train_error": last["train_error"].get("average", ""),
+        "seconds": f"{seconds_until(run, len(run.metrics)):.4g}",
+        **{key: _cell(run.record.get(key)) for key in FROM_RECORD},
+    }
+
+
+def _cell(value: Any) -> str:
+    """A value as a cell of the index: texts as they are, nothing for None, else JSON."""
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _schema_defaults() -> dict[str, Any]:
+    """The default of every key that has one, as `section.key`."""
+    found: dict[str, Any] = {}
+
+    def walk(cls: type, where: str) -> None:
+        hints = get_type_hints(cls)
+        for key in fields(cls):
+            if is_dataclass(hints[key.name]):
+                walk(hints[key.name], f"{where}{key.name}.")
+            elif (default := _default(key)) is not MISSING:
+                found[where + key.name] = default
+
+    walk(Recipe, "")
+    return found
 
 
 # --- what was reached ---------------------------------------------------------------------------

@@ -3,9 +3,10 @@
 A study is a list of cells; a cell is a recipe, perhaps with a few keys changed, and the epoch to
 read its errors at. Studies share runs where they share recipes. What the paper reports stands in
 the recipes where they have it, and here otherwise. The runs come from a folder of runs, or from
-the small files of `results`.
+the small files of `evidence`.
 """
 
+import re
 import statistics
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
@@ -21,7 +22,7 @@ from binep.data import Folder
 from binep.errors import BinepError, choose
 from binep.report import changes, figures, open_runs, seconds_until, spread_at
 from binep.report.figures import DASH, Spread, duration, number
-from binep.studies.evidence import Results, variant_name
+from binep.studies.evidence import Evidence
 from binep.training import recipe as recipes
 from binep.training import runs
 from binep.training.progress import Watcher, usual_watcher
@@ -67,6 +68,18 @@ class Cell:
         """The epoch to read the errors at, if training goes on for `epochs`."""
         planned = self.epoch or self.resolve().training.epochs
         return planned if epochs is None else min(planned, epochs)
+
+
+def variant_name(recipe: Recipe) -> str:
+    """A recipe's name and, if one ships under that name, what is changed in it.
+
+    >>> variant_name(recipes.load("mnist-1fc-w", ["network.dense=[512]", "learning.beta=0.3"]))
+    'mnist-1fc-w+network.dense=512'
+    """
+    if recipe.name not in recipes.names():
+        return recipe.name
+    changed = changes(recipe, recipes.load(recipe.name))
+    return "+".join([recipe.name, *(re.sub(r"[^\w.,=+-]", "", text) for text in changed)])
 
 
 @cache
@@ -408,7 +421,7 @@ def _same(one: Recipe, other: Recipe) -> bool:
 # --- reading what is there ----------------------------------------------------------------------
 
 
-Place = str | Path | Results
+Place = str | Path | Evidence
 
 
 @dataclass(frozen=True)
@@ -446,10 +459,10 @@ class Found:
 
 
 def look_up(cell: Cell, place: Place, epochs: int | None = None) -> Found:
-    """The runs of a cell, in a folder of runs or among results."""
+    """The runs of a cell, in a folder of runs or among evidence."""
     recipe, planned = cell.resolve(epochs), cell.last_epoch()
-    if isinstance(place, Results):
-        named = place.runs_of(recipe.name)
+    if isinstance(place, Evidence):
+        named = place.runs_of(recipe)
     else:
         named = open_runs(_folders(recipe, Path(place)))
     mine = [run for run in named if _same(run.recipe, recipe)]
@@ -542,7 +555,7 @@ def _remarks(cell: Cell, found: Found) -> Iterable[str]:
 
 def _name(run: Run) -> str:
     is_file = run.folder.suffix == ".json"
-    return f"{run.folder.parent.name}/{run.folder.stem}" if is_file else run.folder.name
+    return f"{run.recipe.name}, seed {run.record['seed']}" if is_file else run.folder.name
 
 
 # --- do they agree? -----------------------------------------------------------------------------

@@ -1,7 +1,7 @@
-"""RESULTS.md: everything that a folder of results says, generated from its files alone.
+"""RESULTS.md: everything that a folder of evidence says, generated from its files alone.
 
-results/commentary.md, if it is there, is taken over word for word: the only part that a person
-writes. What is too long for it is in results/notes.md.
+evidence/commentary.md, if it is there, is taken over word for word: the only part that a person
+writes. What is too long for it is in evidence/notes.md.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,7 +13,7 @@ from binep.files import make_folder, write_whole
 from binep.report import figures
 from binep.report.figures import DASH, Spread
 from binep.studies import compare as choices
-from binep.studies.evidence import Results, read_json
+from binep.studies.evidence import Evidence, read_json, recipe_hash
 from binep.studies.reproduce import (
     AGREES,
     BETTER,
@@ -34,11 +34,13 @@ from binep.studies.reproduce import (
     look_up,
     table_notes,
     table_rows,
+    variant_name,
     verdict,
 )
 from binep.training import recipe as recipes
 
 TUNING = "binep tuning 1"  # the format of what benchmarks/tune.py writes
+FIGURES = "docs/results/figures"
 DPI = 90  # of the figures, which a repository keeps
 MEANINGS = {
     BETTER: "Better than the paper",
@@ -49,55 +51,55 @@ MEANINGS = {
 }
 
 
-def write_overview(results: Results) -> Path:
-    """Write RESULTS.md beside a folder of results, and its figures into it; returns the path."""
-    drawn = results.folder / "figures"
+def write_overview(evidence: Evidence) -> Path:
+    """Write RESULTS.md beside a folder of evidence, and its figures into it; returns the path."""
+    drawn = evidence.folder.parent / FIGURES
     make_folder(drawn)
-    for study in _figures(results):
-        figures.save(figure(study, results), drawn / f"{study.name}.png", dpi=DPI)
-    for name in trained_recipes(results):
-        draw_training(results, name, drawn / f"{name}.png")
-    path = results.folder.parent / "RESULTS.md"
-    write_whole(path, overview(results))
+    for study in _figures(evidence):
+        figures.save(figure(study, evidence), drawn / f"{study.name}.png", dpi=DPI)
+    for name in trained_recipes(evidence):
+        draw_training(evidence, name, drawn / f"{name}.png")
+    path = evidence.folder.parent / "RESULTS.md"
+    write_whole(path, overview(evidence))
     return path
 
 
-def overview(results: Results) -> str:
+def overview(evidence: Evidence) -> str:
     """The text of RESULTS.md."""
     parts = [
         "# Results",
-        f"Generated from `{results.folder.name}/` by `binep reproduce --from "
-        f"{results.folder.name}`; a test sees to it that the two agree. Errors are in per cent of "
+        f"Generated from `{evidence.folder.name}/` by `binep reproduce --from "
+        f"{evidence.folder.name}`; a test sees to it that the two agree. Errors are in per cent of "
         "the test images, of the average readout, after the last epoch: mean ± sample standard "
         "deviation over n seeds. The paper's are over 5 trials.",
-        *_evidence(results),
+        *_evidence(evidence),
         "## Tables 1 and 2 in short",
-        *_in_short((TABLE_1, TABLE_2), results),
+        *_in_short((TABLE_1, TABLE_2), evidence),
     ]
-    commentary = results.folder / "commentary.md"
+    commentary = evidence.folder / "commentary.md"
     if commentary.is_file():
         parts.append(commentary.read_text("utf-8").strip())
     for study in STUDIES.values():
         if study.kind == "table":
-            parts += _table(study, results)
-            parts += _goals(results) if study is BEYOND else []
+            parts += _table(study, evidence)
+            parts += _goals(evidence) if study is BEYOND else []
     parts += ["## Figures"]
     for study in STUDIES.values():
         if study.kind != "table":
-            parts += _drawn_study(study, results)
-    parts += _variants(results)
-    parts += _training(results)
-    parts += _choices(results)
-    parts += _tuning(results)
+            parts += _drawn_study(study, evidence)
+    parts += _variants(evidence)
+    parts += _training(evidence)
+    parts += _choices(evidence)
+    parts += _tuning(evidence)
     return "\n\n".join(parts) + "\n"
 
 
 # --- in words -----------------------------------------------------------------------------------
 
 
-def _evidence(results: Results) -> list[str]:
+def _evidence(evidence: Evidence) -> list[str]:
     """Where the numbers come from."""
-    found = [run for name in results.names for run in results.runs_of(name)]
+    found = [run for runs in evidence.groups for run in runs]
     if not found:
         return ["There are no runs yet."]
 
@@ -106,21 +108,21 @@ def _evidence(results: Results) -> list[str]:
         return "; ".join(sorted(each))
 
     return [
-        f"Runs: {len(found)} of {len(results.names)} recipes and variants. Devices: "
+        f"Runs: {len(found)} of {len(evidence.groups)} recipes and variants. Devices: "
         f"{kinds('device_name')}. Engines: {kinds('engine', 'precision')}. PyTorch: "
         f"{kinds('torch')}. Each file holds its run's seed, commit, versions, complete recipe and "
         "every epoch's metrics."
     ]
 
 
-def _in_short(studies: Iterable[Study], results: Results) -> Iterator[str]:
+def _in_short(studies: Iterable[Study], evidence: Evidence) -> Iterator[str]:
     """Which cells agree with the paper."""
     sentences: dict[str, list[str]] = {meaning: [] for meaning in MEANINGS}
     for study in studies:
         for cell in study.cells:
-            found = look_up(cell, results)
+            found = look_up(cell, evidence)
             kind = verdict(cell.paper, found)
-            more = {WORSE: _remedy(cell, results), SHORT: _so_far(cell, found)}.get(kind, "")
+            more = {WORSE: _remedy(cell, evidence), SHORT: _so_far(cell, found)}.get(kind, "")
             sentences[kind].append(_sentence(cell, found.error("test")) + more)
     total = sum(map(len, sentences.values()))
     judged = sum(len(sentences[kind]) for kind in (BETTER, AGREES, WORSE))
@@ -153,15 +155,15 @@ def _so_far(cell: Cell, found: Found) -> str:
     return f" (after {found.epoch} epochs)"
 
 
-def _remedy(cell: Cell, results: Results) -> str:
+def _remedy(cell: Cell, evidence: Evidence) -> str:
     """What our best recipe beyond the paper has instead, of those that train on the same images."""
     row = next((each.row for each in BEYOND.cells if each.recipe == cell.recipe), None)
-    images, ours = recipes.load(cell.recipe).data, look_up(cell, results).error("test")
+    images, ours = recipes.load(cell.recipe).data, look_up(cell, evidence).error("test")
     found = [
         (error, each.recipe, verdict(cell.paper, gathered))
         for each in BEYOND.cells
         if each.row == row and recipes.load(each.recipe).data == images
-        for gathered in [look_up(each, results)]
+        for gathered in [look_up(each, evidence)]
         if (error := gathered.error("test")) and ours and error.mean < ours.mean
     ]
     if not found:
@@ -171,7 +173,7 @@ def _remedy(cell: Cell, results: Results) -> str:
     return f" (`{recipe}`, on the same images: {error}, n = {error.n}, {meaning})"
 
 
-def _goals(results: Results) -> list[str]:
+def _goals(evidence: Evidence) -> list[str]:
     """What is wanted of each network with binary synapses, and the recipe that comes closest."""
     rows = []
     for row, goal in GOALS.items():
@@ -179,7 +181,7 @@ def _goals(results: Results) -> list[str]:
             (error, cell.recipe, gathered.epochs)
             for cell in BEYOND.cells
             if cell.row == row and cell.resolve().network.weights == "binary"
-            for gathered in [look_up(cell, results)]
+            for gathered in [look_up(cell, evidence)]
             if (error := gathered.error("test"))
         ]
         if found:
@@ -198,37 +200,36 @@ def _goals(results: Results) -> list[str]:
 # --- tables and figures -------------------------------------------------------------------------
 
 
-def _table(study: Study, results: Results) -> list[str]:
-    rows = table_rows(study, results)
+def _table(study: Study, evidence: Evidence) -> list[str]:
+    rows = table_rows(study, evidence)
     return [
         f"## {study.title}",
         figures.markdown_table(HEADER, rows, left=2),
-        *table_notes(study, results)[1:],
+        *table_notes(study, evidence)[1:],
     ]
 
 
-def _drawn_study(study: Study, results: Results) -> list[str]:
-    found = [look_up(cell, results) for cell in study.cells]
+def _drawn_study(study: Study, evidence: Evidence) -> list[str]:
+    found = [look_up(cell, evidence) for cell in study.cells]
     drawn = any(each.counted for each in found)
-    picture = f"![{study.title}]({results.folder.name}/figures/{study.name}.png)"
+    picture = f"![{study.title}]({FIGURES}/{study.name}.png)"
     return [
         f"### {study.title}",
         picture if drawn else "Not run.",
-        *([figures.markdown_table(HEADER, table_rows(study, results), left=2)] if drawn else []),
-        *table_notes(study, results)[1:],
+        *([figures.markdown_table(HEADER, table_rows(study, evidence), left=2)] if drawn else []),
+        *table_notes(study, evidence)[1:],
     ]
 
 
-def _variants(results: Results) -> list[str]:
+def _variants(evidence: Evidence) -> list[str]:
     """The runs that no table or figure shows: recipes as they once were, or with a key changed."""
-    shown = {cell.resolve().name for study in STUDIES.values() for cell in study.cells}
+    shown = {recipe_hash(cell.resolve()) for study in STUDIES.values() for cell in study.cells}
     rows = []
-    for name in (name for name in results.names if name not in shown):
-        mine = results.runs_of(name)
-        if mine[0].recipe.data.validation:
+    for mine in evidence.groups:
+        if mine[0].recipe.data.validation or recipe_hash(mine[0].recipe) in shown:
             continue
         found = gather(mine, mine[0].recipe.training.epochs)
-        recipe, *changed = name.split("+")
+        recipe, *changed = variant_name(mine[0].recipe).split("+")
         errors = (str(found.error(split) or DASH) for split in ("test", "train"))
         rows.append([recipe, ", ".join(changed), *errors, str(len(found.counted)), found.epochs])
     if not rows:
@@ -242,40 +243,35 @@ def _variants(results: Results) -> list[str]:
     ]
 
 
-def _figures(results: Results) -> list[Study]:
+def _figures(evidence: Evidence) -> list[Study]:
     """The studies of which there is something to draw."""
     return [
         study
         for study in STUDIES.values()
-        if study.kind != "table" and any(look_up(c, results).counted for c in study.cells)
+        if study.kind != "table" and any(look_up(c, evidence).counted for c in study.cells)
     ]
 
 
-def trained_recipes(results: Results) -> list[str]:
+def trained_recipes(evidence: Evidence) -> list[str]:
     """The recipes, as they ship, of which there are epochs to draw."""
-    return [
-        name
-        for name in results.names
-        if name in recipes.names() and look_up(Cell("", "", name), results).counted
-    ]
+    return [name for name in recipes.names() if look_up(Cell("", "", name), evidence).counted]
 
 
-def _training(results: Results) -> list[str]:
-    names = trained_recipes(results)
+def _training(evidence: Evidence) -> list[str]:
+    names = trained_recipes(evidence)
     if not names:
         return []
-    folder = results.folder.name
     return [
         "## Training curves",
         "Lines: means over seeds; bands: ± one standard deviation. π = ln(flips in the epoch / "
         "weights + e⁻⁹), for each coupling from input to output.",
-        *(f"![{name}]({folder}/figures/{name}.png)" for name in names),
+        *(f"![{name}]({FIGURES}/{name}.png)" for name in names),
     ]
 
 
-def draw_training(results: Results, name: str, path: Path) -> None:
+def draw_training(evidence: Evidence, name: str, path: Path) -> None:
     """Draw errors and pi of a recipe's runs."""
-    found, recipe = look_up(Cell("", "", name), results), recipes.load(name)
+    found, recipe = look_up(Cell("", "", name), evidence), recipes.load(name)
     histories = [run.metrics[: found.epoch] for run in found.counted]
     margin = recipe.learning.margin
     held = f", held back by {margin} in training" if margin else ""
@@ -289,8 +285,8 @@ def draw_training(results: Results, name: str, path: Path) -> None:
 # --- choices ------------------------------------------------------------------------------------
 
 
-def _choices(results: Results) -> list[str]:
-    found = [choices.read_choice(path) for path in choice_files(results)]
+def _choices(evidence: Evidence) -> list[str]:
+    found = [choices.read_choice(path) for path in choice_files(evidence)]
     parts = [
         "## Choices",
         "Made on validation images: the last 5,000 of the training set, which were kept out of "
@@ -303,16 +299,16 @@ def _choices(results: Results) -> list[str]:
     return parts if found else []
 
 
-def choice_files(results: Results) -> list[Path]:
-    return sorted((results.folder / "choices").glob("*.json"))
+def choice_files(evidence: Evidence) -> list[Path]:
+    return sorted((evidence.folder / "choices").glob("*.json"))
 
 
 # --- tuning -------------------------------------------------------------------------------------
 
 
-def _tuning(results: Results) -> list[str]:
+def _tuning(evidence: Evidence) -> list[str]:
     """Where `binep tune` comes to from rates that are far off."""
-    path = results.folder / "tuning.json"
+    path = evidence.folder / "tuning.json"
     if not path.is_file():
         return []
     found = read_json(path, TUNING)
