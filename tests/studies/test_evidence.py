@@ -83,6 +83,7 @@ def test_a_new_key_with_a_default_renames_nothing():
     @dataclass(frozen=True, kw_only=True)
     class LaterLearning(LearningKeys):
         noise: float = 0.0
+        way: str | None = field(default=None, metadata={"before": "usual"})
 
     @dataclass(frozen=True, kw_only=True)
     class LaterKeys:
@@ -95,10 +96,11 @@ def test_a_new_key_with_a_default_renames_nothing():
     now = recipes.load("digits-1fc-w")
     learning = {key.name: getattr(now.learning, key.name) for key in fields(now.learning)}
     sections = {key.name: getattr(now, key.name) for key in fields(now)}
-    later = LaterRecipe(**{**sections, "learning": LaterLearning(**learning)})
+    later = LaterRecipe(**{**sections, "learning": LaterLearning(**learning, way="usual")})
     assert recipe_hash(later) == recipe_hash(now)
-    changed = replace(later, extra=LaterKeys(pattern=[1, 1]))
-    assert len({recipe_hash(later), recipe_hash(changed)}) == 2
+    others = [replace(later, learning=LaterLearning(**learning, way="other"))]
+    others += [replace(later, extra=LaterKeys(pattern=pattern)) for pattern in ([1], [1, 1])]
+    assert len({recipe_hash(each) for each in (now, *others)}) == 4
 
 
 def test_own_data_are_known_by_their_file_name_not_by_where_it_lies(tmp_path: Path):

@@ -43,9 +43,10 @@ def recipe_hash(recipe: Recipe) -> str:
     """What a recipe trains, as sixteen hexadecimal digits: the name of its folder in `runs`.
 
     The first digits of SHA-256 of what the recipe sets otherwise than a key's default, as JSON with
-    sorted keys. So a new key changes no hash, provided that its default is what was done before it;
-    nor do name, summary, the paper's numbers, the number of epochs (a run can be lengthened), or
-    the folder of your own data. One value for all couplings is the same as a list of equal ones.
+    sorted keys. So a new key changes no hash if its default, or what its `before` says, is what was
+    done without it. Nor do name, summary, the paper's numbers, the number of epochs (a run can be
+    lengthened), or the folder of your own data. One value for all couplings is the same as a list
+    of equal ones.
 
     >>> recipe_hash(recipes.load("mnist-1fc-w"))
     '41ad9c3a998e8777'
@@ -64,7 +65,7 @@ def _telling(section: Any, where: str = "") -> dict[str, Any]:
         if path == "data.path" and value is not None:
             value = Path(value).name
         value = _plain(value, path, _takes_one_or_many(hints[key.name]))
-        if value not in ({}, _default(key)):
+        if value not in ({}, _unsaid(key)):
             found[key.name] = value
     return found
 
@@ -85,7 +86,10 @@ def _takes_one_or_many(hint: Any) -> bool:
     return len({get_origin(kind) is list for kind in kinds}) == 2
 
 
-def _default(key: Field) -> Any:
+def _unsaid(key: Field) -> Any:
+    """What a recipe means that does not say a key: what was done before there was the key."""
+    if "before" in key.metadata:
+        return key.metadata["before"]
     return key.default_factory() if key.default_factory is not MISSING else key.default
 
 
@@ -276,7 +280,7 @@ def index(evidence: Evidence) -> str:
     """The text of the index."""
     found = [run for runs in evidence.groups for run in runs]
     every = [settings(run.recipe) for run in found]
-    defaults = _schema_defaults()
+    defaults = _unsaid_keys()
     keys = [
         key
         for key in (every[0] if every else ())
@@ -315,8 +319,8 @@ def _cell(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _schema_defaults() -> dict[str, Any]:
-    """The default of every key that has one, as `section.key`."""
+def _unsaid_keys() -> dict[str, Any]:
+    """What every key means that is not said, as `section.key`."""
     found: dict[str, Any] = {}
 
     def walk(cls: type, where: str) -> None:
@@ -324,7 +328,7 @@ def _schema_defaults() -> dict[str, Any]:
         for key in fields(cls):
             if is_dataclass(hints[key.name]):
                 walk(hints[key.name], f"{where}{key.name}.")
-            elif (default := _default(key)) is not MISSING:
+            elif (default := _unsaid(key)) is not MISSING:
                 found[where + key.name] = default
 
     walk(Recipe, "")

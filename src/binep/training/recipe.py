@@ -49,7 +49,9 @@ def _key(meaning: str, default: Any = MISSING, *, example: Any, **limits: Any) -
     """A key: what it means, its default, an example, and its limits.
 
     Limits are `choices`, `low` (at least), `above` (more than) and `high` (at most). All of this is
-    what values are checked against, and what `binep.training.keys` prints.
+    what values are checked against, and what `binep.training.keys` prints. A key that is new, and
+    whose default None is resolved to a value, says with `before` to which one in recipes that were
+    trained before there was the key: evidence is filed under what differs from that.
     """
     metadata = {"meaning": meaning, "example": example, **limits}
     if isinstance(default, list):
@@ -193,6 +195,7 @@ class NetworkKeys:
         None,
         example="alternating",
         choices=UPDATES,
+        before="simultaneous",
     )
     dt: float = _key("Time step of the energy-based dynamics.", 0.5, example=0.25, above=0, high=1)
     initial_state: float | None = _key(
