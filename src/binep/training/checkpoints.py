@@ -2,12 +2,14 @@
 
 A checkpoint is two files: `NAME.safetensors` with the tensors (weights as bits, momenta, biases,
 alphas, the states of all random streams, the epoch's order of samples) and `NAME.json` with the
-numbers, the SHA-256 of the first file and of itself. The JSON is written last: with it the
-checkpoint exists. Two are kept, so that one damaged on disk costs only the work since the other.
+numbers, the SHA-256 of the first file and of itself, and which run it is of: recipe, seed, data
+and metrics. The JSON is written last: with it the checkpoint exists. Two are kept, so that one
+damaged on disk costs only the work since the other.
 """
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict
@@ -18,32 +20,43 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from binep.core.limits import MOST_EPOCHS
 from binep.core.metrics import Tally
 from binep.core.network import Network
 from binep.core.optim import Bop, PositiveSGD
 from binep.core.saving import check_tensors
-from binep.errors import BinepError
-from binep.files import write_whole
+from binep.errors import LONGEST, BinepError
+from binep.files import read_text, read_whole, write_whole
+from binep.training.seals import ALTERED, sealed, unsealed
 from binep.training.trainer import Progress, Trainer
 
 FORMAT = 1
 KEPT = 2
+_MOST = 2**63 - 1
+_CUDA_STATE = 16  # bytes of a stream's state on a GPU, where version 0.1 drew
 
 Tensors = dict[str, Tensor]
 Facts = dict[str, Any]
 
 
-def save(folder: Path, trainer: Trainer) -> Path:
-    """Write a checkpoint of a trainer that stands between two mini-batches; returns its JSON."""
+def save(folder: Path, trainer: Trainer, run: Facts | None = None) -> Path:
+    """Write a checkpoint of a trainer that stands between two mini-batches; returns its JSON.
+
+    Args:
+        run: what tells this run from others, kept with it.
+    """
     tensors, facts = _pack(trainer)
+    if run is not None:
+        facts["run"] = run
     progress = trainer.progress
-    stem = folder / f"checkpoint-{progress.epoch:06d}-{progress.position:08d}"
+    stem = folder / _stem(progress.epoch, progress.position)
     blob = safetensors.torch.save(tensors)
     facts["sha256"] = hashlib.sha256(blob).hexdigest()
     write_whole(stem.with_suffix(".safetensors"), blob)
-    write_whole(stem.with_suffix(".json"), _sealed(facts))
+    write_whole(stem.with_suffix(".json"), sealed(facts))
     for old in _found(folder)[KEPT:]:
         _remove(old)
+    _remove_orphans(folder)
     return stem.with_suffix(".json")
 
 
@@ -73,6 +86,21 @@ def load(
     if damage:
         raise BinepError(f"{folder}: no checkpoint is whole ({'; '.join(damage)})")
     return None
+
+
+def newest_facts(folder: Path) -> Facts | None:
+    """What the newest checkpoint says of itself; None if there is none or it is damaged."""
+    for path in _found(folder)[:1]:
+        with suppress(_DamagedError):
+            return _read_facts(path)
+    return None
+
+
+def discard_after(folder: Path, facts: Facts) -> None:
+    """Remove checkpoints of later moments: damaged ones that training does not go on from."""
+    for path in _found(folder):
+        if path.name > _stem(facts["epoch"], facts["position"]) + ".json":
+            _remove(path)
 
 
 def restore(trainer: Trainer, tensors: Tensors, facts: Facts) -> None:
@@ -145,10 +173,15 @@ def _check(trainer: Trainer, tensors: Tensors, facts: Facts) -> None:
     _check_tensors(stored, tensors)
     known = {*stored, *(f"random.{name}" for name in trainer.streams)}
     momenta = {f"momentum.{n}": p for n, p in _momenta(trainer)}
-    kept = {name: p for name, p in momenta.items() if name in tensors}
+    _check_facts(trainer, facts)
+    # Before the first mini-batch there are none.
+    begun = facts["epoch"] > 0 or facts["position"] > 0
+    kept = {name: p for name, p in momenta.items() if begun or name in tensors}
     _check_tensors(kept, tensors)
     for name in kept:
-        decay, flips = (facts.get(key, {}).get(name[9:]) for key in ("decay", "flips"))
+        decay, flips = (
+            facts[key].get(name.removeprefix("momentum.")) for key in ("decay", "flips")
+        )
         if not (isinstance(decay, float) and 0 < decay <= 1):
             raise BinepError(
                 f"checkpoint: decay of {name} is {decay!r}: allowed is above 0 up to 1"
@@ -156,21 +189,81 @@ def _check(trainer: Trainer, tensors: Tensors, facts: Facts) -> None:
         if not _is_count(flips):
             raise BinepError(f"checkpoint: flips of {name} are {flips!r}: allowed is a count")
     for name in trainer.streams:
-        if f"random.{name}" not in tensors:
-            raise BinepError(f"checkpoint: random.{name} is missing")
+        _check_stream(f"random.{name}", tensors)
     samples, order = len(trainer.dataset.train), tensors.get("order")
-    if order is not None and (
-        order.shape != (samples,)
-        or order.dtype != torch.int32
-        or not torch.equal(order.sort().values, torch.arange(samples, dtype=torch.int32))
+    if (order is None and facts["position"] > 0) or (
+        order is not None
+        and (
+            order.shape != (samples,)
+            or order.dtype != torch.int32
+            or not torch.equal(order.sort().values, torch.arange(samples, dtype=torch.int32))
+        )
     ):
         raise BinepError(f"checkpoint: order is none of the {samples} training samples")
-    for key, most in (("epoch", None), ("position", samples)):
-        if not _is_count(facts.get(key)) or (most is not None and facts[key] > most):
-            raise BinepError(f"checkpoint: {key}={facts.get(key)!r}: allowed is a count")
     unknown = sorted(set(tensors) - known - set(momenta) - {"order"})
     if unknown:
         raise BinepError(f"checkpoint: {unknown[0]} does not belong to this network")
+
+
+def _check_facts(trainer: Trainer, facts: Facts) -> None:
+    """See that the numbers of a checkpoint are what such a trainer could have written."""
+    position, size = facts.get("position", -1), trainer.batch_size
+    checks: dict[str, tuple[bool, str]] = {
+        "epoch": (_is_count(facts.get("epoch"), MOST_EPOCHS), f"0 to {MOST_EPOCHS}"),
+        "position": (
+            _is_count(position, trainer.samples)
+            and (position % size == 0 or position == trainer.samples),
+            f"a multiple of {size} up to {trainer.samples}, or that",
+        ),
+        "seconds": (_is_amount(facts.get("seconds")), "a number of at least 0"),
+        "tally": (_is_tally(facts.get("tally")), "what a mini-batch counts"),
+    }
+    for key in ("decay", "flips"):
+        checks[key] = type(facts.get(key)) is dict, "one for each coupling"
+    clamped = facts.get("clamped")
+    checks["clamped"] = (
+        type(clamped) is dict and all(map(_is_count, clamped.values())),
+        "a count for each coupling",
+    )
+    for key, (fits, words) in checks.items():
+        if not fits:
+            shown = repr(facts.get(key))[:LONGEST]
+            raise BinepError(f"checkpoint: {key}={shown}: allowed is {words}")
+
+
+def _is_tally(value: Any) -> bool:
+    """Whether a value is what `asdict` makes of a tally: counts, and sums that may be NaN."""
+    if type(value) is not dict or value.keys() != asdict(Tally()).keys():
+        return False
+    wrong, flips = value["wrong"], value["flips"]
+    return (
+        type(wrong) is dict
+        and wrong.keys() == Tally().wrong.keys()
+        and type(flips) is list
+        and all(type(value[key]) in (int, float) for key in ("loss", "residual"))
+        and all(map(_is_count, (*wrong.values(), *flips)))
+        and all(
+            _is_count(number)
+            for key, number in value.items()
+            if key not in ("wrong", "flips", "loss", "residual")
+        )
+    )
+
+
+def _check_stream(name: str, tensors: Tensors) -> None:
+    """See that a tensor is the state of a random stream: by trying it on one of nobody's."""
+    state = tensors.get(name)
+    if state is None:
+        raise BinepError(f"checkpoint: {name} is missing")
+    stream = torch.Generator()
+    try:
+        if state.shape == stream.get_state().shape:
+            stream.set_state(state)
+        elif state.dtype != torch.uint8 or state.shape != (_CUDA_STATE,):
+            raise TypeError("of another type or size")
+    except (RuntimeError, TypeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise BinepError(f"checkpoint: {name} is no state of a random stream ({reason})") from None
 
 
 def _check_tensors(like: Tensors, tensors: Tensors) -> None:
@@ -180,8 +273,12 @@ def _check_tensors(like: Tensors, tensors: Tensors) -> None:
         raise BinepError(f"checkpoint: {error}") from None
 
 
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+def _is_count(value: Any, most: int = _MOST) -> bool:
+    return type(value) is int and 0 <= value <= most
+
+
+def _is_amount(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value < math.inf
 
 
 def _momenta(trainer: Trainer) -> Iterator[tuple[str, Tensor]]:
@@ -227,6 +324,10 @@ class _DamagedError(Exception):
     """What is wrong with a checkpoint, in a few words."""
 
 
+def _stem(epoch: int, position: int) -> str:
+    return f"checkpoint-{epoch:06d}-{position:08d}"
+
+
 def _found(folder: Path) -> list[Path]:
     """The checkpoints in a folder, by their JSON files, newest first."""
     return sorted(folder.glob("checkpoint-*.json"), reverse=True)
@@ -239,33 +340,40 @@ def _remove(path: Path) -> None:
             old.unlink()
 
 
-def _sealed(facts: Facts) -> str:
-    """JSON with a seal: the SHA-256 of everything else in it."""
-    return json.dumps({**facts, "seal": _seal(facts)}, indent=1) + "\n"
+def _remove_orphans(folder: Path) -> None:
+    """Remove tensors without their JSON: what a write or a removal that was cut off left behind."""
+    for blob in folder.glob("checkpoint-*.safetensors"):
+        if not blob.with_suffix(".json").exists():
+            with suppress(OSError):
+                blob.unlink()
 
 
-def _seal(facts: Facts) -> str:
-    text = json.dumps(facts, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
+def _read_facts(path: Path) -> Facts:
+    try:
+        text = read_text(path)
+        found = json.loads(text)
+        facts, has_seal = unsealed(found)
+    except (BinepError, ValueError, AttributeError, TypeError, RecursionError) as error:
+        why = ALTERED if str(error) == ALTERED else "not readable as JSON with a seal"
+        raise _DamagedError(why) from None
+    # The text itself is compared too: what JSON does not care for, such as blanks, counts as well.
+    if not has_seal or text != sealed(facts):
+        raise _DamagedError(ALTERED)
+    if facts.get("format") != FORMAT:
+        raise _DamagedError(f"format {facts.get('format')}, this version reads {FORMAT}")
+    return facts
 
 
 def _read(path: Path) -> tuple[Tensors, Facts]:
-    try:
-        text = path.read_text("utf-8")
-        facts = json.loads(text)
-        seal = facts.pop("seal")
-    except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError):
-        raise _DamagedError("not readable as JSON with a seal") from None
-    # The text itself is compared too: what JSON does not care for, such as blanks, counts as well.
-    if seal != _seal(facts) or text != _sealed(facts):
-        raise _DamagedError("its seal is broken: it was damaged or altered")
-    if facts["format"] != FORMAT:
-        raise _DamagedError(f"format {facts['format']}, this version reads {FORMAT}")
+    facts = _read_facts(path)
     blob_path = path.with_suffix(".safetensors")
     try:
-        blob = blob_path.read_bytes()
-    except OSError as error:
-        raise _DamagedError(f"{blob_path.name} cannot be read: {error.strerror}") from None
-    if hashlib.sha256(blob).hexdigest() != facts["sha256"]:
+        blob = read_whole(blob_path)
+    except BinepError as error:
+        raise _DamagedError(str(error)) from None
+    if hashlib.sha256(blob).hexdigest() != facts.get("sha256"):
         raise _DamagedError(f"{blob_path.name} was damaged or altered: its SHA-256 differs")
-    return safetensors.torch.load(blob), facts
+    try:
+        return safetensors.torch.load(blob), facts
+    except Exception as error:  # whatever safetensors raises of a file that is none of its own
+        raise _DamagedError(f"{blob_path.name} is not readable ({error})") from None

@@ -960,6 +960,19 @@ def dumps(recipe: Recipe) -> str:
     return "\n".join(lines).strip() + "\n"
 
 
+def plain(recipe: Recipe) -> dict[str, Any]:
+    """The complete recipe as tables for JSON, which `from_table` reads back to an equal one."""
+
+    def given(table: dict[str, Any]) -> dict[str, Any]:
+        return {
+            key: given(value) if isinstance(value, dict) else value
+            for key, value in table.items()
+            if value is not None
+        }
+
+    return given(asdict(recipe))
+
+
 def _dump(table: dict[str, Any], where: str, lines: list[str]) -> None:
     plain = {k: v for k, v in table.items() if not isinstance(v, dict) and v is not None}
     if plain and where:

@@ -5,6 +5,9 @@ runs/mnist-1fc-w-seed0/
   record.json       seed, commit, versions, device, engine, precision, times
   metrics.jsonl     one line an epoch
   checkpoint-*      see `checkpoints`
+
+All of them are sealed, see `seals`, and a checkpoint says which recipe, seed, data and metrics it
+is of: a file that was altered, or is another run's, is refused.
 """
 
 import json
@@ -34,8 +37,17 @@ from binep.data.own import fingerprint
 from binep.engines.base import BringsThreads, Engine, RunsKernels
 from binep.engines.select import select_device, select_engine
 from binep.errors import BinepError
-from binep.files import append_line, claimed, make_folder, remove_leftovers, write_whole
-from binep.training import checkpoints
+from binep.files import (
+    append_line,
+    claimed,
+    make_folder,
+    read_text,
+    read_whole,
+    remove_leftovers,
+    telling,
+    write_whole,
+)
+from binep.training import checkpoints, seals
 from binep.training import recipe as recipes
 from binep.training.progress import Watcher
 from binep.training.recipe import Recipe
@@ -69,9 +81,10 @@ class Run:
 
         If that is damaged, the one before is read with a warning; with `newest` it is an error.
         """
-        found = checkpoints.load(self.folder, warn=_warn_of_damage, newest=newest)
+        found = checkpoints.load(self.folder, warn=_warn, newest=newest)
         if found is None:
             raise BinepError(f"{self.folder} has no checkpoint yet: let it train for a while")
+        _check_belongs(self, found[1])
         network = self.recipe.build_network()
         checkpoints.restore_network(network, found[0])
         return network.to(select_device(device))
@@ -126,7 +139,7 @@ def _check_same_data(
         )
 
 
-def _warn_of_damage(text: str) -> None:
+def _warn(text: str) -> None:
     print(f"warning: {text}", file=sys.stderr, flush=True)
 
 
@@ -141,16 +154,29 @@ def open_run(folder: str | Path) -> Run:
         names = ", ".join(path.name for path in found)
         raise BinepError(f"{folder} holds {len(found)} runs, name one of them: {names}")
     path = found[0]
-    record = _read_json(path / "record.json")
-    return Run(path, recipes.load(path / "recipe.toml"), record, read_metrics(path))
+    # Before the rest: what training writes meanwhile is later than this.
+    newest = checkpoints.newest_facts(path)
+    record, is_sealed = _read_record(path)
+    recipe, recipe_is_sealed = _read_recipe(path)
+    if is_sealed and not recipe_is_sealed:
+        raise BinepError(f"{path / 'recipe.toml'}: {seals.ALTERED}")
+    if recipe_is_sealed and not is_sealed:
+        _warn(f"{path / 'record.json'} has no seal, what lies beside it has: it may be altered")
+    run = Run(path, recipe, record, read_metrics(path, is_sealed))
+    if newest is not None:
+        _check_belongs(run, newest)
+    return run
 
 
 def find_runs(folder: str | Path) -> list[Path]:
     """The folder itself if it is a run, else the runs directly inside it."""
     folder = Path(folder)
-    if _is_run(folder):
-        return [folder]
-    inside = sorted(p for p in folder.iterdir() if _is_run(p)) if folder.is_dir() else []
+    inside = []
+    with telling("read", folder):
+        if _is_run(folder):
+            return [folder]
+        if folder.is_dir():
+            inside = sorted(p for p in folder.iterdir() if _is_run(p))
     if not inside:
         raise BinepError(
             f"{folder} is not a run: allowed is a folder that binep train wrote, with recipe.toml "
@@ -191,28 +217,91 @@ def _state(run: Run) -> str:
         return "training"
 
 
-def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl; a last line cut off by a crash is left out."""
+def read_metrics(folder: Path, must: bool = False) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl; a last line cut off by a crash is left out.
+
+    Args:
+        must: whether each line must have its seal; otherwise, as of version 0.1, none may.
+    """
     path = folder / "metrics.jsonl"
-    lines = path.read_bytes().splitlines() if path.exists() else []
+    lines = read_whole(path).splitlines() if path.exists() else []
     found = []
     for n, line in enumerate(lines):
         try:
             found.append(json.loads(line))
-        except ValueError:
+        except (ValueError, RecursionError):
             if n + 1 < len(lines):
                 raise BinepError(f"{path}: line {n + 1} is damaged") from None
-    return found
-
-
-def _read_json(path: Path) -> dict[str, Any]:
+    for n, line in enumerate(found):
+        if not isinstance(line, dict):
+            raise BinepError(f"{path}: line {n + 1} is damaged")
     try:
-        found = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
+        return seals.unchained(found, must)
+    except BinepError as error:
+        raise BinepError(f"{path}: {error}") from None
+
+
+def _write_metrics(folder: Path, lines: Sequence[dict[str, Any]]) -> None:
+    text = "".join(line + "\n" for line in seals.chained(lines))
+    path = folder / "metrics.jsonl"
+    if not path.exists() or read_whole(path) != text.encode():
+        write_whole(path, text)
+
+
+def _read_record(folder: Path) -> tuple[dict[str, Any], bool]:
+    """The record, and whether it has a seal, as what goes with it then must have."""
+    path = folder / "record.json"
+    try:
+        found = json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, BinepError):
+            raise
         raise BinepError(f"{path}: not readable as JSON ({error})") from None
     if not isinstance(found, dict):
         raise BinepError(f"{path}: allowed is what binep train writes, an object")
-    return found
+    try:
+        return seals.unsealed(found)
+    except BinepError as error:
+        raise BinepError(f"{path}: {error}") from None
+
+
+def _write_record(folder: Path, record: dict[str, Any]) -> None:
+    write_whole(folder / "record.json", seals.sealed(record))
+
+
+def _read_recipe(folder: Path) -> tuple[Recipe, bool]:
+    """The recipe, and whether it has a seal."""
+    path = folder / "recipe.toml"
+    text = read_text(path)
+    try:
+        is_sealed = seals.is_sealed(text)
+    except BinepError as error:
+        raise BinepError(f"{path}: {error}") from None
+    return recipes.load(path), is_sealed
+
+
+def _check_belongs(run: Run, facts: dict[str, Any]) -> None:
+    """See that a checkpoint is of this run: its seed, recipe and data, and its metrics so far."""
+    of, epochs = facts.get("run"), facts.get("epoch")
+    if not isinstance(of, dict) or not isinstance(epochs, int):  # of version 0.1
+        return
+    where = f"{run.folder}: its checkpoint after {epochs} epochs is of another run"
+    trained = recipes.from_table(of["recipe"])
+    told = [
+        f"{word} was {json.dumps(old)}, is {json.dumps(new)}"
+        for word, old, new in (
+            ("seed", of["seed"], run.record.get("seed")),
+            ("data_fingerprint", of["data"], run.record.get("data_fingerprint")),
+        )
+        if old != new
+    ]
+    told += _differences_so_far(trained, run.recipe, epochs)
+    if told:
+        raise BinepError(f"{where}: {'; '.join(told)}")
+    if len(run.metrics) < epochs:
+        _warn(f"{run.folder}/metrics.jsonl has lost lines: {len(run.metrics)} of {epochs} epochs")
+    elif seals.last_seal(run.metrics[:epochs]) != of["metrics"]:
+        raise BinepError(f"{run.folder}/metrics.jsonl: not the metrics of this run's checkpoint")
 
 
 # --- making one ---------------------------------------------------------------------------------
@@ -264,10 +353,13 @@ def train(
             with claimed(trunk):
                 _check_part_of(recipe, seed, trunk)
                 _branch_off(open_run(trunk), folder, recipe.name)
-        write_whole(folder / "recipe.toml", recipes.dumps(recipe))
         found = checkpoints.load(folder, warn=watcher.say)
         if found is not None:
+            if _is_run(folder):
+                _check_belongs(open_run(folder), found[1])
             checkpoints.restore(trainer, *found)
+            checkpoints.discard_after(folder, found[1])
+        write_whole(folder / "recipe.toml", seals.sealed_text(recipes.dumps(recipe)))
         history = _rewind_metrics(folder, trainer.progress.epoch)
         record = _begin_record(folder, recipe, seed, place, trainer, mark)
         _train(folder, trainer, recipe, record, history, checkpoint_seconds, watcher, stop)
@@ -386,13 +478,7 @@ def _check_part_of(recipe: Recipe, seed: int, folder: Path) -> None:
     epochs = len(saved.metrics)
     if saved.record.get("seed") != seed:
         raise BinepError(f"{folder}: its seed is {saved.record.get('seed')}, not {seed}")
-    same_rates = all(saved.recipe.rates(n) == recipe.rates(n) for n in range(epochs + 1))
-    free = ("name", "summary", "paper.", "training.epochs", *(["schedule."] if same_rates else []))
-    differences = [
-        f"{key} was {json.dumps(old)}, now {json.dumps(new)}"
-        for key, old, new in _differences(asdict(saved.recipe), asdict(recipe))
-        if not key.startswith(free)
-    ]
+    differences = _differences_so_far(saved.recipe, recipe, epochs)
     if differences:
         raise BinepError(f"{folder} was begun with another recipe: {'; '.join(differences)}")
     if epochs > recipe.training.epochs:
@@ -402,19 +488,28 @@ def _check_part_of(recipe: Recipe, seed: int, folder: Path) -> None:
         )
 
 
+def _differences_so_far(old: Recipe, new: Recipe, epochs: int) -> list[str]:
+    """In what two recipes would have trained differently, up to the epoch after so many."""
+    same_rates = all(old.rates(n) == new.rates(n) for n in range(epochs + 1))
+    free = ("name", "summary", "paper.", "training.epochs", *(["schedule."] if same_rates else []))
+    return [
+        f"{key} was {json.dumps(was)}, now {json.dumps(now)}"
+        for key, was, now in _differences(asdict(old), asdict(new))
+        if not key.startswith(free)
+    ]
+
+
 def _branch_off(trunk: Run, folder: Path, name: str) -> None:
     """Give a new run's folder what another run has learnt, its metrics and its record."""
     saved = sorted(trunk.folder.glob("checkpoint-*"))
     if not saved:
         raise BinepError(f"{trunk.folder} has no checkpoint yet: let it train for a while")
     for path in saved:
-        write_whole(folder / path.name, path.read_bytes())
-    text = "".join(json.dumps(line) + "\n" for line in trunk.metrics)
-    write_whole(folder / "metrics.jsonl", text)
+        write_whole(folder / path.name, read_whole(path))
+    _write_metrics(folder, trunk.metrics)
     origin = {"recipe": trunk.recipe.name, "epochs": len(trunk.metrics)}
     # The record makes it a run, so it comes last.
-    record = {**trunk.record, "recipe": name, "branched_from": origin}
-    write_whole(folder / "record.json", json.dumps(record, indent=1) + "\n")
+    _write_record(folder, {**trunk.record, "recipe": name, "branched_from": origin})
 
 
 def _differences(old: dict, new: dict, where: str = "") -> Iterator[tuple[str, Any, Any]]:
@@ -434,9 +529,7 @@ def _rewind_metrics(folder: Path, epochs: int) -> list[dict[str, Any]]:
             f"{path} holds {len(history)} epochs, the checkpoint is after {epochs}: bring the file "
             "back, or train anew in another --out"
         )
-    text = "".join(json.dumps(line) + "\n" for line in history)
-    if not path.exists() or path.read_bytes() != text.encode():
-        write_whole(path, text)
+    _write_metrics(folder, history)
     return history
 
 
@@ -451,17 +544,28 @@ def _train(
     stop: threading.Event | None,
 ) -> None:
     epochs, said = recipe.training.epochs, set[str]()
+    # What tells this run from others.
+    of = {
+        "recipe": recipes.plain(recipe),
+        "seed": record["seed"],
+        "data": record.get("data_fingerprint"),
+    }
     bits = any(neuron.binary for neuron in trainer.network.neurons)
     saved, saves, began = time.monotonic(), 0, time.monotonic()
+    seal = seals.last_seal(history)
+
+    def save() -> None:
+        nonlocal saved
+        checkpoints.save(folder, trainer, {**of, "metrics": seal})
+        saved = time.monotonic()
 
     def keep_going() -> bool:
-        nonlocal saved, saves
+        nonlocal saves
         watcher.batch(trainer)
         if asked.saves > saves or time.monotonic() - saved > checkpoint_seconds:
             saves = asked.saves
             trainer.settle()
-            checkpoints.save(folder, trainer)
-            saved = time.monotonic()
+            save()
         return not asked.stop.is_set()
 
     def update_record(status: str) -> None:
@@ -470,7 +574,7 @@ def _train(
         last: dict[str, Any] = {"status": status, "updated": now, "seconds": spent}
         if status == "interrupted" and asked.signal is not None:
             last["signal"] = asked.signal.name
-        write_whole(folder / "record.json", json.dumps({**record, **last}, indent=1) + "\n")
+        _write_record(folder, {**record, **last})
 
     with listening(stop) as asked:
         watcher.begin(folder.name, trainer, epochs)
@@ -478,15 +582,15 @@ def _train(
             while trainer.progress.epoch < epochs and not asked.stop.is_set():
                 line = trainer.epoch(keep_going)
                 if line is not None:
-                    append_line(folder / "metrics.jsonl", json.dumps(line))
+                    append_line(folder / "metrics.jsonl", seals.chained([line], seal)[0])
+                    seal = seals.seal_of(line, seal)
                     history.append(line)
                     watcher.epoch(line)
                     for kind, advice in troubles(history, bits).items():
                         if kind not in said:
                             watcher.say(f"warning: {advice}")
                         said.add(kind)
-                checkpoints.save(folder, trainer)
-                saved = time.monotonic()
+                save()
                 update_record("running")
             status = "finished" if trainer.progress.epoch >= epochs else "interrupted"
             if status != record["status"]:
@@ -511,8 +615,7 @@ def _begin_record(
     Times are added up. `before` lists where earlier epochs were trained, if elsewhere or with other
     versions; a run that has no epoch left stays as it is.
     """
-    path = folder / "record.json"
-    earlier = _read_json(path) if path.exists() else {}
+    earlier = _read_record(folder)[0] if _is_run(folder) else {}
     epochs = trainer.progress.epoch
     if epochs >= recipe.training.epochs and earlier:
         return earlier
@@ -535,7 +638,7 @@ def _begin_record(
     }
     if "branched_from" in earlier:
         record["branched_from"] = earlier["branched_from"]
-    write_whole(path, json.dumps(record, indent=1) + "\n")
+    _write_record(folder, record)
     return record
 
 
