@@ -6,6 +6,7 @@ hold JSON's types only.
 
 import inspect
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from binep.errors import BinepError, choose
@@ -92,8 +93,15 @@ def made_of(registry: Registry, name: str, maker: Any, given: Mapping[str, Any])
     for key in given:
         if key != "generator":
             choose(key, allowed_arguments(maker), f"argument of {registry.kind} {name!r}")
-    try:
+    with making(registry, name):
         return maker(**given)
+
+
+@contextmanager
+def making(registry: Registry, name: str) -> Iterator[None]:
+    """Tell by name which piece does not take the arguments that it is made with."""
+    try:
+        yield
     except (TypeError, ValueError) as error:
         if isinstance(error, BinepError):
             raise

@@ -84,17 +84,17 @@ def memory(recipe: Recipe, *, real_bits: int = REAL_BITS, only_synapses: bool = 
     """Count the bits of a recipe's network."""
     network = _shape_of(recipe)
     momentum = recipe.hardware.momentum_bits or real_bits
-    synapses = sum(coupling.weight.numel() for coupling in network.couplings)
+    binary, real = (
+        sum(coupling.weight.numel() for coupling in network.couplings if coupling.binary == bits)
+        for bits in (True, False)
+    )
     others = sum(_others(coupling) for coupling in network.couplings) * (not only_synapses)
-    binary = recipe.network.weights == "binary"
-    each = 1 if binary else real_bits
-    trained = 1 + momentum if binary else real_bits
     return Memory(
-        synapses=synapses,
+        synapses=binary + real,
         others=others,
-        run=each * synapses + real_bits * others,
-        train=trained * synapses + real_bits * others,
-        latent=(2 * real_bits + binary) * synapses + real_bits * others,
+        run=binary + real_bits * (real + others),
+        train=(1 + momentum) * binary + real_bits * (real + others),
+        latent=2 * real_bits * (binary + real) + binary + real_bits * others,
     )
 
 

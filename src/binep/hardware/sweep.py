@@ -130,7 +130,7 @@ def imperfections_of(recipe: Recipe) -> list[str]:
             f"recipe {recipe.name} has real weights: imperfections are those of bits, allowed are "
             "recipes with network.weights='binary'"
         )
-    bits = recipe.network.activations == "binary"
+    bits = recipe.network.sends_bits
     return [name for name in VALUES if bits or name not in OF_ACTIVATIONS]
 
 

@@ -40,7 +40,7 @@ def settings(recipe: Recipe) -> dict[str, Any]:
     return {
         key: value
         for section in fields(recipe)
-        if section.name not in ("name", "summary", "paper")
+        if section.name not in ("name", "summary", "loggers", "paper")
         for key, value in _flat(asdict(recipe)[section.name], section.name)
     }
 

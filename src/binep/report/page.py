@@ -186,8 +186,7 @@ def _warnings(group: Group) -> list[str]:
             f"Changed from the recipe {group.recipe.name} as it ships: {', '.join(group.changed)}."
         )
     for run in group.counted:
-        binary = run.recipe.network.activations == "binary"
-        said = troubles(run.metrics, binary).values()
+        said = troubles(run.metrics, run.recipe.network.sends_bits).values()
         found += [f"{run.folder.name}: {advice}." for advice in said]
     return found
 

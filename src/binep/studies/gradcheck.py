@@ -188,7 +188,7 @@ def gradcheck(
 
 
 def _check(recipe: Recipe, batch: int, steps: int, betas: list[float]) -> None:
-    if recipe.network.activations == "binary":
+    if recipe.network.sends_bits:
         raise BinepError(
             f"recipe {recipe.name} has binary activations: a step has no derivative, so there is "
             "no BPTT to compare with; allowed are recipes with network.activations='real'"

@@ -88,7 +88,9 @@ def tune(
         epochs: how long candidates are trained to be compared.
         watch: is told of each trial when it is over.
     """
-    if recipe.network.weights != "binary":
+    with torch.device("meta"):
+        couplings = recipe.build_network().couplings
+    if not all(coupling.binary for coupling in couplings):
         raise BinepError(f"recipe {recipe.name} has real weights: only binary ones have a pi")
     if batches < 2 or epochs < 1:
         raise BinepError(f"batches={batches}, epochs={epochs}: allowed are at least 2 and 1")

@@ -3,13 +3,12 @@
 python -m binep.training.keys > docs/recipes.md
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from typing import Any, get_type_hints
 
 from binep.errors import BinepError
-from binep.training.recipe import RateSchedule, Recipe, ScheduleKeys, takes
+from binep.training.recipe import LayerKeys, RateSchedule, Recipe, ScheduleKeys, takes, toml
 
 RATE = "RATE"  # stands for any rate that can have a schedule
 NO_DEFAULT, UNSET = "no default", "not set"
@@ -78,20 +77,18 @@ def _keys_of(cls: type, where: str) -> Iterator[Key]:
                 takes(hint, spec),
                 _default(spec),
                 spec.metadata["meaning"],
-                f"{spec.name} = {_toml(spec.metadata['example'])}",
+                f"{spec.name} = {toml(spec.metadata['example'])}",
             )
+            if "each" in spec.metadata:
+                yield from _keys_of(spec.metadata["each"], path)
 
 
 def _default(spec: Field) -> str:
     if spec.default_factory is not MISSING:
-        return _toml(spec.default_factory())
+        return toml(spec.default_factory())
     if spec.default is MISSING:
         return NO_DEFAULT
-    return UNSET if spec.default is None else _toml(spec.default)
-
-
-def _toml(value: Any) -> str:
-    return json.dumps(value)
+    return UNSET if spec.default is None else toml(spec.default)
 
 
 def text(words: Sequence[str] = ()) -> str:
@@ -129,14 +126,26 @@ def page() -> str:
 def _heading(section: str) -> list[str]:
     if not section:
         return ["## At the top", "", "`extends`, the name or path of another recipe, and", ""]
-    about = get_type_hints(Recipe)[section.partition(".")[0]]
+    about = _about(section)
     rates = ", ".join(f"`{spec.name}`" for spec in fields(ScheduleKeys))
     more = [f"{RATE} is one of {rates}. {_first_line(RateSchedule)}", ""]
-    return ["", f"## [{section}]", "", _first_line(about), "", *(more if RATE in section else [])]
+    brackets = "[[{}]]" if about is LayerKeys else "[{}]"
+    told = _first_line(about) if about is not LayerKeys else _in_one_line(about)
+    return ["", f"## {brackets.format(section)}", "", told, "", *(more if RATE in section else [])]
+
+
+def _about(section: str) -> Any:
+    """The class of a section's keys."""
+    top, _, below = section.partition(".")
+    return LayerKeys if below == "layers" else get_type_hints(Recipe)[top]
 
 
 def _first_line(cls: Any) -> str:
     return cls.__doc__.partition("\n\n")[0].strip()
+
+
+def _in_one_line(cls: Any) -> str:
+    return " ".join(cls.__doc__.split())
 
 
 def _default_in_words(default: str) -> str:

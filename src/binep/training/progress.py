@@ -2,9 +2,11 @@
 
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from binep import registry
 from binep.errors import BinepError
 from binep.training.trainer import Trainer
 
@@ -165,6 +167,20 @@ class Watchers(Watcher):
     def end(self) -> None:
         for watcher in self.watchers:
             watcher.end()
+
+
+def start_loggers(names: Iterable[str], folder: Path) -> list[Watcher]:
+    """Registered loggers, by name, each at work in a run's folder."""
+    found = []
+    for name in names:
+        logger = registry.loggers[name](folder)
+        if not isinstance(logger, Watcher):
+            raise BinepError(
+                f"logger {name!r} is {type(logger).__name__}: allowed is a class of "
+                "binep.training.progress.Watcher, made with the run's folder"
+            )
+        found.append(logger)
+    return found
 
 
 def usual_watcher() -> Watcher:

@@ -20,7 +20,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import torch
 
-from binep.core.couplings import ConvPool, Coupling, Dense
+from binep.core.couplings import Dense
 from binep.core.gradients import (
     PULLS_AT,
     SIGNS,
@@ -30,7 +30,7 @@ from binep.core.gradients import (
 )
 from binep.core.imperfect import Imperfections, ImperfectNetwork, imperfect_optimizers
 from binep.core.network import COSTS, DYNAMICS, SENDS, UPDATES, Network
-from binep.core.neurons import HardSigmoid, Heaviside
+from binep.core.neurons import HardSigmoid, Heaviside, Neuron
 from binep.core.optim import RATES, Optimizers, assign_optimizers
 from binep.core.relaxation import NUDGES
 from binep.core.weights import nearest_power_of_two
@@ -38,8 +38,12 @@ from binep.data import DATASETS, Augmentation, Dataset, Folder, Source
 from binep.data import load as load_dataset
 from binep.data.own import TEST_SHARE, Facts, facts_of, read_once
 from binep.errors import BinepError, choose
+from binep.registry import loggers
+from binep.training.layers import COUPLING, OF_LAYERS, Layer, neurons_of, stacked
 
 OWN = "own"
+OF_CONV = ("kernel", "padding", "pool")
+CHAIN = ("conv", "dense", *OF_CONV)  # what `network.layers` stands in place of
 MOST_PARENTS = 20
 PerCoupling = float | list[float]
 PerConv = int | list[int]
@@ -64,10 +68,10 @@ class DataKeys:
     """What is trained on: a data set that binep knows, or one of your own."""
 
     name: str = _key(
-        "The data set; 'own' goes with `data.path`.",
+        "The data set, by its name in the registry; 'own' goes with `data.path`.",
         "digits",
         example="mnist",
-        choices=(*DATASETS, OWN),
+        choices=lambda: (*DATASETS, OWN),
     )
     path: str | None = _key(
         "Your own data: .npz, .npy, .csv, a folder of images by class, or IDX files.",
@@ -130,14 +134,26 @@ class DataKeys:
         low=0,
     )
 
+    @property
+    def published(self) -> Source | None:
+        """Where the data set's files come from, and what is known of it; None of your own."""
+        source = None if self.path is not None else DATASETS[self.name]
+        return source if isinstance(source, Source) else None
+
+    @property
+    def place(self) -> str:
+        """What to call your own data in a message."""
+        return self.path or f"data set {self.name!r}"
+
     def read(self) -> Dataset:
-        """Your own data, from `path`."""
-        assert self.path is not None
+        """Your own data: from `path`, or of a function that is registered."""
+        if self.path is None:
+            return load_dataset(self.name)
         return read_once(self.path, self.label, self.test, self.split_seed, self.normalise)
 
     @property
     def facts(self) -> Facts:
-        """What was found in `path`."""
+        """What was found in your own data."""
         assert self.shape is not None and self.classes is not None and self.samples is not None
         return Facts(
             tuple(self.shape),
@@ -147,6 +163,31 @@ class DataKeys:
             None if self.std is None else tuple(self.std),
             None if self.class_names is None else tuple(self.class_names),
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerKeys:
+    """A layer, and what joins it to the layer below.
+
+    Any further key is an argument of the coupling, such as `kernel`, `padding` and `pool` of
+    'conv', or `binary = false`, which gives this one real weights.
+    """
+
+    coupling: str = _key(
+        "The coupling to the layer below, by its name in the registry.", COUPLING, example="conv"
+    )
+    size: int | None = _key(
+        "Neurons of the layer, or channels of a convolution. The last layer may leave it out.",
+        None,
+        example=256,
+        low=1,
+    )
+    neuron: str | dict[str, Any] | None = _key(
+        "The layer's neuron, by its name in the registry, or with arguments. By default as "
+        "`network.activations` says.",
+        None,
+        example={"name": "heaviside", "threshold": 0.4},
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -244,6 +285,44 @@ class NetworkKeys:
     )
     zero_bias: bool = _key("Whether biases start at 0 and not at random.", False, example=True)
     bias: PerCoupling = _key("Added to every bias before training.", 0.0, example=[-0.1, 0])
+    layers: list[Layer] | None = _key(
+        "In place of `conv` and `dense`: all layers from the first to the output, in any order, "
+        "each as a table [[network.layers]].",
+        None,
+        example=[{"coupling": "conv", "size": 16, "kernel": 3, "pool": 2}, {"size": 64}, {}],
+        each=LayerKeys,
+    )
+
+    @property
+    def chain(self) -> list[Layer]:
+        """All layers, one a coupling, however they are written."""
+        if self.layers is not None:
+            return self.layers
+        sizes = [
+            {key: _nth(getattr(self, key), n) for key in OF_CONV} for n in range(len(self.conv))
+        ]
+        return [
+            *(
+                {"coupling": "conv", "size": channels, **of_conv}
+                for channels, of_conv in zip(self.conv, sizes, strict=True)
+            ),
+            *({"coupling": "dense", "size": neurons} for neurons in self.dense),
+            {"coupling": "dense"},
+        ]
+
+    @property
+    def neurons(self) -> list[Neuron]:
+        """The neuron of each layer that relaxes."""
+        binary = self.activations == "binary"
+        window = {"threshold": self.threshold, "sigma": self.sigma}
+        usual = Heaviside(**window) if binary else HardSigmoid()
+        relaxing = self.chain if self.cost == "mse" else self.chain[:-1]
+        return neurons_of(relaxing, usual, window)
+
+    @property
+    def sends_bits(self) -> bool:
+        """Whether the activities of any layer are bits."""
+        return any(neuron.binary for neuron in self.neurons)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -480,6 +559,11 @@ class Recipe:
         example="narrow",
     )
     summary: str = _key("What it trains, in one line.", "", example="A narrower network")
+    loggers: list[str] | None = _key(
+        "What else writes down the metrics of each epoch, by names in the registry.",
+        None,
+        example=["tensorboard"],
+    )
     data: DataKeys = field(default_factory=DataKeys)
     network: NetworkKeys = field(default_factory=NetworkKeys)
     learning: LearningKeys
@@ -500,16 +584,16 @@ class Recipe:
     @property
     def source(self) -> Source | Facts:
         """What is known of the data: shape of a sample, classes, training samples."""
-        return DATASETS[self.data.name] if self.data.path is None else self.data.facts
+        return self.data.published or self.data.facts
 
     def load_data(self, *, data_dir: Folder | None = None, offline: bool = False) -> Dataset:
         """The whole data set: read from `data.path`, found on disk, or downloaded."""
-        if self.data.path is None:
+        if self.data.published is not None:
             return load_dataset(self.data.name, data_dir=data_dir, offline=offline)
         found = self.data.read()
         if facts_of(found) != self.data.facts:
             raise BinepError(
-                f"{self.data.path} is not what the recipe was made for: it now holds "
+                f"{self.data.place} is not what the recipe was made for: it now holds "
                 f"{len(found.train)} training samples of shape {found.image_shape} in "
                 f"{found.classes} classes"
             )
@@ -523,37 +607,25 @@ class Recipe:
         """A fresh network, float32 on the CPU, with every draw from `generator`."""
         keys, source = self.network, self.source
         binary = keys.weights == "binary"
-        options: dict[str, Any] = {
-            "binary": binary,
-            "learn_scale": keys.learn_scale,
-            "generator": generator,
-        }
-        shape = tuple(source.image_shape)
-        chain: list[Coupling] = []
-        for n, channels in enumerate(keys.conv):
-            sizes = {k: _nth(getattr(keys, k), n) for k in ("kernel", "padding", "pool")}
-            chain.append(ConvPool(shape[0], channels, **sizes, **options))
-            shape = chain[-1].above_shape(shape)
-        for neurons in (*keys.dense, source.classes * keys.per_class):
-            chain.append(Dense(math.prod(shape), neurons, **options))
-            shape = (neurons,)
+        shape, outputs = tuple(source.image_shape), source.classes * keys.per_class
+        usual = {"binary": binary, "learn_scale": keys.learn_scale}
+        chain = stacked(keys.chain, shape, outputs, usual, generator)
         for n, coupling in enumerate(chain):
-            assert coupling.bias is not None
-            if keys.zero_bias:
-                torch.nn.init.zeros_(coupling.bias)
-            coupling.bias.data.add_(_nth(keys.bias, n))
-            if keys.scale is not None and binary:
+            if coupling.bias is not None:
+                if keys.zero_bias:
+                    torch.nn.init.zeros_(coupling.bias)
+                coupling.bias.data.add_(_nth(keys.bias, n))
+            if keys.scale is not None and coupling.binary:
                 torch.nn.init.constant_(coupling.scale, keys.scale)
-            strength = coupling.scale if binary else coupling.weight
+            strength = coupling.scale if coupling.binary else coupling.weight
             strength.data.mul_(_nth(keys.gain, n))
-            if keys.power_of_two:
+            if keys.power_of_two and coupling.binary:
                 coupling.scale.data.copy_(nearest_power_of_two(coupling.scale.data))
         network = Network(
-            source.image_shape if keys.conv else (math.prod(source.image_shape),),
+            # What sees an image as a row of pixels receives it so.
+            (math.prod(shape),) if isinstance(chain[0], Dense) else shape,
             chain,
-            Heaviside(keys.threshold, keys.sigma)
-            if keys.activations == "binary"
-            else HardSigmoid(),
+            keys.neurons,
             keys.dynamics,
             keys.per_class,
             source.classes,
@@ -682,7 +754,17 @@ def _read_table(name: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
     parent = _read_table(base, (*seen, name))
     # What the paper says of the parent it does not say of the child.
     parent.pop("paper", None)
+    _leave_out_other_chain(parent, table)
     return _merged(parent, table)
+
+
+def _leave_out_other_chain(below: dict[str, Any], above: dict[str, Any]) -> None:
+    """Drop `network.layers` where `conv` and `dense` are given anew, and the other way round."""
+    old, new = below.get("network"), above.get("network")
+    if isinstance(old, dict) and isinstance(new, dict):
+        gone = CHAIN if "layers" in new else ("layers",) if {"conv", "dense"} & set(new) else ()
+        for key in gone:
+            old.pop(key, None)
 
 
 def _read_text(path: Path) -> str:
@@ -708,6 +790,8 @@ def _override(table: dict[str, Any], override: str) -> None:
     keys = path.strip().split(".")
     if not equals or not all(keys) or len(keys) < 2:
         raise BinepError(f"--set {override}: allowed is section.key=value, as in learning.beta=0.5")
+    if keys[0] == "network":
+        _leave_out_other_chain(table, {"network": {keys[1]: None}})
     value = _value(text)
     kinds = [kind for kind in _alternatives(_hint(keys)) if kind is not type(None)]
     lists = [get_origin(kind) is list for kind in kinds]
@@ -772,6 +856,8 @@ def _unknown(path: str, key: str, known: Mapping[str, Any], place: str) -> Binep
 
 def _checked(value: Any, hint: Any, spec: Field, path: str) -> Any:
     """A value of the right type and within its limits."""
+    if "each" in spec.metadata and isinstance(value, list):
+        return [_layer(each, f"{path}[{n}]") for n, each in enumerate(value)]
     for kind in _alternatives(hint):
         if get_origin(kind) is list:
             (item,) = get_args(kind)
@@ -785,6 +871,15 @@ def _checked(value: Any, hint: Any, spec: Field, path: str) -> Any:
     raise BinepError(f"{path}={_show(value)}: allowed is {takes(hint, spec)}")
 
 
+def _layer(table: Any, path: str) -> Layer:
+    """One of `network.layers`: its own keys checked, its coupling named."""
+    if not isinstance(table, dict):
+        raise BinepError(f"{path}={_show(table)}: it must be a table, [[network.layers]]")
+    own = {key: value for key, value in table.items() if key in OF_LAYERS}
+    checked = asdict(_build(LayerKeys, own, path))
+    return {key: value for key, value in {**checked, **table}.items() if value is not None}
+
+
 def _alternatives(hint: Any) -> tuple[Any, ...]:
     return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
 
@@ -792,17 +887,19 @@ def _alternatives(hint: Any) -> tuple[Any, ...]:
 def _is(kind: type, value: Any) -> bool:
     if kind is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
-    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+    return isinstance(value, get_origin(kind) or kind) and (
+        kind is bool or not isinstance(value, bool)
+    )
 
 
 def _limit(value: Any, hint: Any, spec: Field, path: str, whole: Any) -> None:
     limits = spec.metadata
     if "choices" in limits:
         try:
-            choose(value, limits["choices"], path)
+            choose(value, choices_of(spec), path)
         except BinepError as error:
             raise BinepError(str(error).replace("unknown ", "", 1).replace(" ", "=", 1)) from None
-    if isinstance(value, str | bool):
+    if isinstance(value, str | bool | dict):
         return
     fits = (
         abs(value) <= sys.float_info.max
@@ -822,9 +919,15 @@ def _show(value: Any) -> str:
 def takes(hint: Any, spec: Field) -> str:
     """The values that a key takes, in words."""
     words = {int: "an integer", float: "a number", bool: "true or false", str: "a text"}
+    words |= {dict: "a table"}
     lists = {int: "a list of integers", float: "a list of numbers", str: "a list of texts"}
+    lists |= {dict: "a list of tables"}
+
+    def plain(kind: Any) -> Any:
+        return get_origin(kind) or kind
+
     kinds = [
-        lists[get_args(kind)[0]] if get_origin(kind) is list else words[kind]
+        lists[plain(get_args(kind)[0])] if get_origin(kind) is list else words[plain(kind)]
         for kind in _alternatives(hint)
         if kind is not type(None)
     ]
@@ -835,16 +938,26 @@ def takes(hint: Any, spec: Field) -> str:
         if name in limits
     ]
     if "choices" in limits:
-        return f"one of {', '.join(limits['choices'])}"
+        return f"one of {', '.join(choices_of(spec))}"
     return " or ".join(kinds) + (f", {' and '.join(bounds)}" if bounds else "")
+
+
+def choices_of(spec: Field) -> Sequence[str]:
+    """The values that a key can have; those of a registry as they are now."""
+    choices = spec.metadata["choices"]
+    return list(choices() if callable(choices) else choices)
 
 
 def _resolve(recipe: Recipe) -> Recipe:
     """Spell every default out, and check that the parts fit: shapes, lengths, optimizers."""
     keys = recipe.network
-    for name in ("kernel", "padding", "pool"):
+    for name in OF_CONV:
         _length(f"network.{name}", getattr(keys, name), len(keys.conv), "conv layers")
-    couplings = len(keys.conv) + len(keys.dense) + 1
+    if keys.layers is not None:
+        _check_layers(keys)
+    for name in recipe.loggers or ():
+        choose(name, loggers, "logger")
+    couplings = len(keys.chain)
     for name in ("gain", "bias"):
         _length(f"network.{name}", getattr(keys, name), couplings, "couplings")
     rates = {f.name: getattr(recipe.optimizer, f.name) for f in fields(OptimizerKeys)}
@@ -898,13 +1011,38 @@ def _resolve(recipe: Recipe) -> Recipe:
     )
 
 
+def _check_layers(keys: NetworkKeys) -> None:
+    assert keys.layers is not None
+    if not keys.layers:
+        raise BinepError(
+            "network.layers=[]: allowed is at least the output layer, [[network.layers]]"
+        )
+    for name in CHAIN:
+        if getattr(keys, name) != getattr(NetworkKeys(), name):
+            raise BinepError(
+                f"network.layers with network.{name}={_show(getattr(keys, name))}: allowed is one "
+                "of the two"
+            )
+    for n, layer in enumerate(keys.layers[:-1]):
+        if "size" not in layer:
+            raise BinepError(
+                f"network.layers[{n}].size is missing: only the last layer may leave it out"
+            )
+    if keys.cost == "cross_entropy" and "neuron" in keys.layers[-1]:
+        raise BinepError(
+            "network.layers: a softmax readout has no neuron; network.cost='cross_entropy' makes "
+            "the last layer one"
+        )
+
+
 def _resolve_data(keys: DataKeys) -> DataKeys:
     """Where own data are, as a path that holds from any folder; and what does not fit together."""
-    if keys.path is None:
-        if keys.name == OWN:
-            raise BinepError(f"data.name='{OWN}': it needs data.path, a file or folder of your own")
+    if keys.path is not None:
+        keys = replace(keys, name=OWN, path=str(Path(keys.path).expanduser().resolve()))
+    elif keys.name == OWN:
+        raise BinepError(f"data.name='{OWN}': it needs data.path, a file or folder of your own")
+    elif keys.published is not None:
         return keys
-    keys = replace(keys, name=OWN, path=str(Path(keys.path).expanduser().resolve()))
     if keys.shape is None or keys.classes is None or keys.samples is None:
         facts = asdict(facts_of(keys.read()))
         lists = {
@@ -914,7 +1052,7 @@ def _resolve_data(keys: DataKeys) -> DataKeys:
     shape = keys.facts.shape
     if (keys.flip or keys.crop) and len(shape) != 3:
         raise BinepError(
-            f"data.flip and data.crop move images: {keys.path} has samples of shape {shape}"
+            f"data.flip and data.crop move images: {keys.place} has samples of shape {shape}"
         )
     return keys
 
@@ -974,11 +1112,36 @@ def plain(recipe: Recipe) -> dict[str, Any]:
 
 
 def _dump(table: dict[str, Any], where: str, lines: list[str]) -> None:
-    plain = {k: v for k, v in table.items() if not isinstance(v, dict) and v is not None}
+    tables = {k: v for k, v in table.items() if isinstance(v, dict)}
+    arrays = {k: v for k, v in table.items() if k in ARRAYS_OF_TABLES and v is not None}
+    plain = {k: v for k, v in table.items() if k not in {**tables, **arrays} and v is not None}
     if plain and where:
         lines += ["", f"[{where}]"]
-    # JSON's strings, numbers, booleans and flat lists are TOML's; both write floats in full.
-    lines += [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in plain.items()]
-    for key, value in table.items():
-        if isinstance(value, dict):
-            _dump(value, f"{where}.{key}".lstrip("."), lines)
+    lines += [f"{key} = {toml(value)}" for key, value in plain.items()]
+    for key, rows in arrays.items():
+        for row in rows:
+            lines += ["", f"[[{where}.{key}]]", *(f"{k} = {toml(v)}" for k, v in row.items())]
+    for key, value in tables.items():
+        _dump(value, f"{where}.{key}".lstrip("."), lines)
+
+
+ARRAYS_OF_TABLES = ("layers",)
+
+
+def toml(value: Any) -> str:
+    """A value as TOML has it, in one line.
+
+    >>> toml({"name": "heaviside", "sizes": [1, 2.5]})
+    '{ name = "heaviside", sizes = [1, 2.5] }'
+    """
+    if isinstance(value, dict):
+        pairs = ", ".join(f"{_toml_key(k)} = {toml(v)}" for k, v in value.items())
+        return f"{{ {pairs} }}" if pairs else "{}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(toml, value))}]"
+    # JSON's strings, numbers and booleans are TOML's; both write floats in full.
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _toml_key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)

@@ -49,7 +49,7 @@ from binep.files import (
 )
 from binep.training import checkpoints, seals
 from binep.training import recipe as recipes
-from binep.training.progress import Watcher
+from binep.training.progress import Watcher, Watchers, start_loggers
 from binep.training.recipe import Recipe
 from binep.training.signals import SAVES, exit_code, listening
 from binep.training.trainer import Trainer, evaluate, random_streams, troubles
@@ -124,7 +124,7 @@ class Run:
 
 def _mark(recipe: Recipe, dataset: Dataset) -> str | None:
     """The fingerprint of data of one's own; None of those that binep verifies by itself."""
-    return None if recipe.data.path is None else fingerprint(dataset)
+    return fingerprint(dataset) if recipe.data.published is None else None
 
 
 def _check_same_data(
@@ -134,7 +134,7 @@ def _check_same_data(
     seen = record.get("data_fingerprint")
     if mark is not None and seen is not None and seen != mark:
         raise BinepError(
-            f"{recipe.data.path} is not what {folder} was trained on: its content has changed; "
+            f"{recipe.data.place} is not what {folder} was trained on: its content has changed; "
             "bring the file back, or train anew in another --out"
         )
 
@@ -362,7 +362,8 @@ def train(
         write_whole(folder / "recipe.toml", seals.sealed_text(recipes.dumps(recipe)))
         history = _rewind_metrics(folder, trainer.progress.epoch)
         record = _begin_record(folder, recipe, seed, place, trainer, mark)
-        _train(folder, trainer, recipe, record, history, checkpoint_seconds, watcher, stop)
+        listeners = Watchers(watcher, *start_loggers(recipe.loggers or (), folder))
+        _train(folder, trainer, recipe, record, history, checkpoint_seconds, listeners, stop)
     return open_run(folder)
 
 
@@ -491,7 +492,14 @@ def _check_part_of(recipe: Recipe, seed: int, folder: Path) -> None:
 def _differences_so_far(old: Recipe, new: Recipe, epochs: int) -> list[str]:
     """In what two recipes would have trained differently, up to the epoch after so many."""
     same_rates = all(old.rates(n) == new.rates(n) for n in range(epochs + 1))
-    free = ("name", "summary", "paper.", "training.epochs", *(["schedule."] if same_rates else []))
+    free = (
+        "name",
+        "summary",
+        "loggers",
+        "paper.",
+        "training.epochs",
+        *(["schedule."] if same_rates else []),
+    )
     return [
         f"{key} was {json.dumps(was)}, now {json.dumps(now)}"
         for key, was, now in _differences(asdict(old), asdict(new))
