@@ -11,6 +11,7 @@ from binep.errors import BinepError
 from binep.training import keys
 from binep.training import recipe as recipes
 
+LAYER = "network.layers."
 PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
 
 
@@ -31,7 +32,7 @@ def test_every_key_of_a_recipe_is_told_once():
         for path in told
         for rate in asdict(recipes.load("digits-1fc-w").schedule)
     }
-    of_layers = {path for path in everywhere if path.startswith("network.layers.")}
+    of_layers = {path for path in everywhere if path.startswith(LAYER)}
     assert everywhere - of_layers == known and len(of_layers) == 3
 
 
@@ -39,6 +40,8 @@ def test_every_key_of_a_recipe_is_told_once():
 def test_examples_are_allowed_and_defaults_are_those_that_are_taken(key: keys.Key):
     path = key.path.replace(keys.RATE, "gamma")
     example = f"{path}={key.example.partition(' = ')[2]}"
+    if path.startswith(LAYER):
+        example = f"network.layers=[{{ {key.example} }}]"
     try:
         recipes.load("digits-1fc-w", [example] if "." in path else [])
     except BinepError as error:
@@ -47,7 +50,9 @@ def test_examples_are_allowed_and_defaults_are_those_that_are_taken(key: keys.Ke
     assert key.meaning.endswith(".")
     if key.default not in (keys.NO_DEFAULT, keys.UNSET):
         value: Any = asdict(least())
-        for part in path.split("."):
+        if path.startswith(LAYER):
+            value = asdict(recipes.LayerKeys())
+        for part in path.removeprefix(LAYER).split("."):
             value = value[part]
         assert json.loads(key.default) == value
 

@@ -944,8 +944,8 @@ def takes(hint: Any, spec: Field) -> str:
 
 def choices_of(spec: Field) -> Sequence[str]:
     """The values that a key can have; those of a registry as they are now."""
-    choices = spec.metadata["choices"]
-    return list(choices() if callable(choices) else choices)
+    choices: Any = spec.metadata["choices"]
+    return [*(choices() if callable(choices) else choices)]  # type: ignore[misc]
 
 
 def _resolve(recipe: Recipe) -> Recipe:
