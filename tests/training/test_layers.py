@@ -2,14 +2,14 @@
 
 import json
 import tomllib
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from binep import BinepError, ConvPool, Dense, HardSigmoid, Heaviside
-from binep.studies.evidence import without_none
+from binep.studies.evidence import recipe_hash, without_none
 from binep.training import recipe as recipes
 from binep.training import runs
 
@@ -120,3 +120,9 @@ def test_what_does_not_fit_is_told_in_one_line(layers, more, told: str):
     with pytest.raises(BinepError, match=told) as error:
         layered(*layers, more=more)
     assert "\n" not in str(error.value)
+
+
+def test_layers_are_part_of_what_is_hashed_and_loggers_are_not():
+    one, other = layered("{size=20}", "{}"), layered("{size=21}", "{}")
+    assert recipe_hash(one) != recipe_hash(other)
+    assert recipe_hash(one) == recipe_hash(replace(one, loggers=["tensorboard"]))

@@ -33,7 +33,7 @@ RUNS, INDEX = "runs", "index.csv"
 DIGITS = 5  # significant, of every number that is not an integer
 HASH_DIGITS = 16  # hexadecimal
 # Keys that say what a recipe is called, or for how long it goes on.
-NOT_TELLING = ("name", "summary", "paper", "training.epochs")
+NOT_TELLING = ("name", "summary", "loggers", "paper", "training.epochs")
 
 
 # --- names --------------------------------------------------------------------------------------
