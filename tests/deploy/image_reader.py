@@ -47,7 +47,7 @@ class Images:
 
     @cached_property
     def parameter_bits(self) -> int:
-        return int(self.said(r"scales and biases: .* in units of 2\^-(\d+);"))
+        return int(self.said(r"scales,? (?:and biases|biases and drives): .* units of 2\^-(\d+);"))
 
     @cached_property
     def rows(self) -> list[Row]:
@@ -100,6 +100,28 @@ class Images:
             ]
             found.append(np.concatenate(layers))
         return found
+
+    def settle(self, pixels: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
+        """Bits alone: those of all neurons at t = 0, ..., T, and the drives of the outputs."""
+        start = int(self.said(r"at t = 0: ([01]), in hexadecimal"), 16)
+        layers = [np.full(int(np.prod(row.above)), start, np.int64) for row in self.rows]
+        found, top = [np.concatenate(layers)], len(layers) - 1
+        first, _ = self.up(0, self.in_order(pixels))
+        outputs = np.zeros(0, np.int64)
+        for _ in range(self.steps):
+            for turn in (0, 1):
+                moved = {}
+                for n in range(turn, top + 1, 2):
+                    drive = first if n == 0 else self.up(n, layers[n - 1])[0]
+                    if n < top:
+                        chosen = self.up(n + 1, layers[n])[1]
+                        drive = drive + self.down(n + 1, layers[n + 1], chosen)
+                    else:
+                        outputs = drive
+                    moved[n] = (drive >= 1 << (self.parameter_bits - 1)).astype(np.int64)
+                layers = [moved.get(n, layer) for n, layer in enumerate(layers)]
+            found.append(np.concatenate(layers))
+        return found, outputs
 
     def in_order(self, pixels: np.ndarray) -> np.ndarray:
         """Pixels are channel by channel; neurons below a convolution position by position."""

@@ -46,15 +46,20 @@ def exported(case: tuple, folder: Path, count: int = 12, **options):
     return stored, x, labels
 
 
-@pytest.mark.parametrize("case", ["dense", "pooled conv", "two conv", "wide padding"])
+@pytest.mark.parametrize(
+    "case", ["dense", "pooled conv", "two conv", "wide padding", "bits", "bits, conv"]
+)
 def test_integer_states_are_pythons_at_every_step(case: str, tmp_path: Path):
     stored, x, _ = exported(BINARY[case], tmp_path, 3)
     lines = run(compile_in(tmp_path), "states").splitlines()
     steps = stored.steps + 1
     assert len(lines) == 3 * steps
     found = np.array([[int(word, 16) for word in line.split()[2:]] for line in lines])
-    for t, state in enumerate(FixedNetwork(stored).trace(x)):
-        expected = np.concatenate([layout.neurons(layer) for layer in state], axis=1)
+    whole = FixedNetwork(stored)
+    for t, state in enumerate(whole.trace(x)):
+        # Of bits alone there is nothing else to print.
+        seen = [whole.activity(s) for s in state] if stored.bits else state
+        expected = np.concatenate([layout.neurons(layer) for layer in seen], axis=1)
         assert np.array_equal(found[t::steps], expected), t
 
 
@@ -100,6 +105,9 @@ def test_a_tabulated_popcount_and_single_readout(tmp_path: Path):
         ("dense", {"sign": "positive", "beta": -1.5, "gamma": 0.5}, 31),
         ("conv", {"nudge": "constant"}, 16),
         ("two conv", {"gamma": 0.3}, 12),
+        ("bits", {"sign": "positive", "beta": 0.6}, 16),
+        ("bits", {"sign": "centered", "gamma": 0.5}, 12),
+        ("bits, conv", {"beta": 1.5}, 16),
     ],
 )
 def test_a_hundred_images_teach_c_what_they_teach_python(

@@ -68,6 +68,8 @@ REFUSED = [
     (whole(activations="ternary"), "activations='ternary'"),
     (whole(activations=["binary"]), "activations=['binary']"),
     (whole(dynamics="quantum"), "dynamics='quantum'"),
+    (whole(updates="at-will"), "updates='at-will'"),
+    (whole(dynamics="hopfield"), "dynamics='hopfield'"),
     (whole(input_shape=[1, 8]), "input_shape=[1, 8]"),
     (whole(input_shape=[]), "input_shape=[]"),
     (whole(input_shape=[64]), "on a layer (64,)"),

@@ -38,6 +38,22 @@ def test_a_reader_of_the_readme_relaxes_the_network_to_the_same_states(case: str
     assert "coupling0_scale_down" not in read.words, "nothing is sent down to the input"
 
 
+@pytest.mark.parametrize("case", ["bits", "bits, conv"])
+def test_a_reader_of_the_readme_relaxes_bits_to_the_same_ones(case: str, tmp_path: Path):
+    stored, x = exported(BINARY[case], tmp_path, 2)
+    read = Images(tmp_path)
+    assert "vectors_states" not in read.words
+    neurons = sum(np.prod(shape) for shape in stored.layer_shapes)
+    active = bits(read.words["vectors_activity"], neurons).reshape(len(x), stored.steps + 1, -1)
+    pixels = np.array(read.words["vectors_pixels"]).reshape(len(x), -1)
+    ends = np.array(read.words["vectors_outputs"], np.uint64).astype(np.int64).reshape(len(x), -1)
+    for vector in range(len(x)):
+        found, outputs = read.settle(pixels[vector])
+        assert np.array_equal(active[vector], found)
+        assert np.array_equal(ends[vector], outputs)
+        assert read.predict(outputs) == read.words["vectors_expected"][vector]
+
+
 @pytest.mark.parametrize("case", [BINARY["dense, narrow window"], REAL["conv"]])
 def test_networks_in_float32_give_the_bits_of_their_states(case: tuple, tmp_path: Path):
     stored, x = exported(case, tmp_path)

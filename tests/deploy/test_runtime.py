@@ -18,6 +18,7 @@ from binep.training import recipe as recipes
 
 DENSE_WA = ["network.dense=[70, 40]", "network.per_class=3"]
 CONV_WA = ["network.conv=[5, 70]", "network.kernel=3", "network.padding=1", "network.pool=[2, 1]"]
+BITS = ["network.dynamics=hopfield", "network.initial_state=1", "learning.beta=0.7"]
 BINARY = {
     "dense": ("digits-1fc-wa", DENSE_WA),
     "dense, narrow window": ("digits-1fc-wa", [*DENSE_WA, "network.sigma=0.3"]),
@@ -25,6 +26,8 @@ BINARY = {
         "digits-1fc-wa",
         [*DENSE_WA, "network.dt=0.3", "network.threshold=0.4", "network.sigma=0.7"],
     ),
+    "bits": ("digits-1fc-wa", [*DENSE_WA, *BITS]),
+    "bits, conv": ("digits-conv-wa", [*CONV_WA, *BITS]),
     "conv": ("digits-conv-wa", ["network.conv=[6]"]),
     "two conv": ("digits-conv-wa", CONV_WA),
     "pooled conv": (
@@ -39,6 +42,14 @@ BINARY = {
 REAL = {
     "dense": ("digits-1fc-w", ["network.dense=[60, 30]"]),
     "conv": ("digits-conv-w", ["network.conv=[6, 8]"]),
+    "dense, alternating": (
+        "digits-1fc-w",
+        ["network.dense=[60, 30]", "network.updates=alternating"],
+    ),
+    "conv, alternating": (
+        "digits-conv-w",
+        ["network.conv=[6, 8]", "network.updates=alternating", "learning.free_steps=20"],
+    ),
     "energy": ("digits-1fc-w", ["network.dense=[60]", "network.dynamics=energy"]),
     "real weights": (
         "digits-conv-w",

@@ -328,3 +328,18 @@ def test_the_papers_factor_is_that_of_its_own_network():
     smaller = recipes.load("mnist-conv-w", ["network.conv=[8, 8]"])
     reference, factor = costs.reference_of(smaller)
     assert factor is None and reference.network.conv == [8, 8]
+
+
+def test_bits_alone_take_one_bit_of_a_neuron_and_only_the_sweeps_until_rest():
+    bits = ["network.dynamics=hopfield", "network.dense=[24]", "network.per_class=1"]
+    found = count("digits-1fc-wa", *bits)
+    energy = count("digits-1fc-wa", *bits[1:])
+    stores = {each.what: each.bits for each in found.stores}
+    # 24 + 10 bits and biases, drives of 10 outputs, 64 pixels.
+    assert stores["neurons"] == 34 * (1 + 32) + 10 * 32 + 64 * 8
+    assert found.stored_bits == 1
+    assert 0 < len(found.activity) < len(energy.activity)
+    assert not any(found.activity[-1])
+    one = {each.what: each.operations for each in found.work}
+    # Of each neuron two additions and a comparison; sums: 24 + 10 subtractions.
+    assert one["step"].adds == 3 * 34 + 34

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from binep.core.couplings import ConvPool, Dense
-from binep.core.dynamics import EnergyBased, Prototypical
+from binep.core.dynamics import EnergyBased, Hopfield, Prototypical
 from binep.core.imperfect import ImperfectNetwork, ImperfectWeight
 from binep.core.kinds import is_one_of, name_of
-from binep.core.network import Network
+from binep.core.network import UPDATES, Network
 from binep.core.neurons import HardSigmoid, Heaviside
 from binep.core.weights import BinaryWeight, RealWeight
 from binep.errors import BinepError
@@ -60,6 +60,8 @@ def one_of(kinds: Iterable[type | str]) -> str:
 _STORED = Known(
     networks=frozenset({Network, ImperfectNetwork}),
     weights=frozenset({BinaryWeight, RealWeight, ImperfectWeight}),
+    dynamics=frozenset({Prototypical, EnergyBased, Hopfield}),
+    updates=frozenset(UPDATES),
 )
 
 

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 KINDS = ("dense", "conv")
 WEIGHTS = ("binary", "real")
 ACTIVATIONS = ("real", "binary")
-DYNAMICS = ("prototypical", "energy")
+DYNAMICS = ("prototypical", "energy", "hopfield")
+UPDATES = ("simultaneous", "alternating")
 COSTS = ("mse", "cross_entropy")
 READOUTS = ("average", "single")
 
@@ -135,6 +136,7 @@ NETWORK: dict[str, Kind] = {
     "threshold": Number(),
     "sigma": _POSITIVE,
     "dynamics": Word(DYNAMICS),
+    "updates": Word(UPDATES),
     "dt": Number(SMALLEST, 1, "number, 2^-64 to 1"),
     "initial_state": Number(),
     "steps": Whole(1, MOST_STEPS),
@@ -179,6 +181,7 @@ def _check_keys(facts: Any, known: Mapping[str, Kind], where: str) -> None:
 def check_network(network: "StoredNetwork") -> None:
     """See that the parts fit each other, and that no sample takes too much memory or time."""
     _check_input(network)
+    _check_dynamics(network)
     _check_cost(network)
     _check_sizes(network)
 
@@ -191,6 +194,18 @@ def _check_input(network: "StoredNetwork") -> None:
         raise BinepError(
             f"mean={_shown(mean)}, std={_shown(std)}: allowed are both null, or {image[0]} numbers "
             "each, one for each channel or feature"
+        )
+
+
+def _check_dynamics(network: "StoredNetwork") -> None:
+    """See that neurons, dynamics and the order in which layers move go together."""
+    bits = {"prototypical": (False,), "energy": (False, True), "hopfield": (True,)}
+    only = {"energy": "simultaneous", "hopfield": "alternating"}
+    dynamics, updates = network.dynamics, network.updates
+    if network.binary not in bits[dynamics] or updates != only.get(dynamics, updates):
+        raise BinepError(
+            f"dynamics={dynamics!r} with activations={network.activations!r} and "
+            f"updates={updates!r}: see docs/format.md for what goes together"
         )
 
 

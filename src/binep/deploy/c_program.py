@@ -56,7 +56,10 @@ def write(
         "README.md": _readme(network, len(images), arithmetic, learning),
     }
     names = ["binep.h", "rules.h", "main.c", "Makefile"]
-    names += ["float.c"] if whole is None else ["fixed.h", "fixed.c"]
+    if whole is None:
+        names += ["float.c"]
+    else:
+        names += ["fixed.h", "fixed.c", "bits.c" if network.bits else "states.c"]
     names += ["learn.c"] if learning is not None else []
     folder = resources.files("binep") / "deploy" / "c"
     files |= {name: (folder / name).read_bytes() for name in names}
@@ -94,20 +97,29 @@ def _header(network: StoredNetwork, whole: FixedNetwork | None, learning: FixedR
         "PER_CLASS": network.per_class,
         "READ": network.per_class if network.readout == "average" else 1,
         "STEPS": network.steps,
+        "TURNS": len(network.turns),
+        "HOPFIELD": int(network.bits),
         "LEARNING": int(learning is not None),
     }
     if whole is not None:
         names |= {
             "INTEGERS": 1,
             "PARAMETER_BITS": PARAMETER_BITS,
-            "STATE_BITS": whole.state_bits,
-            "ONE": whole.one,
-            "THRESHOLD": whole.half,
-            "INITIAL_STATE": int(whole.initial((1,))[0]),
-            "PRINT_STATE": '"%lx"',
-            "AS_PRINTED(s)": "((unsigned long)(s))",
+            "ONE": _long(whole.one) if network.bits else whole.one,
+            "THRESHOLD": _long(whole.half) if network.bits else whole.half,
         }
-        types = ["typedef int32_t binep_state;", "typedef int64_t binep_parameter;"]
+        if network.bits:
+            state = "int64_t"
+            names["INITIAL_BIT"] = int(network.initial_state >= network.threshold)
+        else:
+            state = "int32_t"
+            names |= {
+                "STATE_BITS": whole.state_bits,
+                "INITIAL_STATE": int(whole.initial((1,))[0]),
+                "PRINT_STATE": '"%lx"',
+                "AS_PRINTED(s)": "((unsigned long)(s))",
+            }
+        types = [f"typedef {state} binep_state;", "typedef int64_t binep_parameter;"]
     else:
         names |= {
             "INTEGERS": 0,
@@ -287,13 +299,9 @@ def _in_integers(whole: FixedNetwork, agreement: Agreement) -> str:
         "|---|---|---|",
         "| sum over synapses | 32 bits, signed | 1 (1/255 from pixels: its scale is divided) |",
         f"| scale, bias, drive | 64 bits, signed | 2^-{PARAMETER_BITS} |",
-        f"| drive on a state | 32 bits, signed, kept in [-1, 2] | 2^-{whole.state_bits} |",
-        f"| state | {whole.state_bits + 1} bits of 32, in [0, 1] | 2^-{whole.state_bits} |",
-        "",
-        "A step is `s = floor((s + drive) / 2)`, kept in [0, 1]; a neuron sends 1 where",
-        "`s >= 1/2`. A drive beyond -1 or 2 takes any state to 0 or 1 at once, so keeping it there",
-        "changes nothing. For a convolution the scales of the channels stand inside the sum that",
-        "goes down: they are added up as integers, exactly.",
+        *(_steps_of_bits() if whole.network.bits else _steps_of_states(whole)),
+        "For a convolution the scales of the channels stand inside the sum that goes down: they",
+        "are added up as integers, exactly.",
         "",
         f"Test vectors on which this gives another class than the float32 network: "
         f"{agreement.differ} of {len(agreement.classes)}. Bits that neurons send otherwise, at any "
@@ -308,6 +316,27 @@ def _in_integers(whole: FixedNetwork, agreement: Agreement) -> str:
         *(_decisions(each) for each in fixed.compare_decisions(whole)),
     ]
     return "\n".join(lines)
+
+
+def _steps_of_bits() -> list[str]:
+    return [
+        "| state | 1 bit | |",
+        "",
+        "A step is a sweep: the odd layers move, then the even ones. A neuron that moves is 1 from",
+        "then on where its drive is at least 1/2, else 0; nothing else of it is kept. A phase ends",
+        "with the first sweep in which no bit has changed. Outputs are read from their drives.",
+    ]
+
+
+def _steps_of_states(whole: FixedNetwork) -> list[str]:
+    return [
+        f"| drive on a state | 32 bits, signed, kept in [-1, 2] | 2^-{whole.state_bits} |",
+        f"| state | {whole.state_bits + 1} bits of 32, in [0, 1] | 2^-{whole.state_bits} |",
+        "",
+        "A step is `s = floor((s + drive) / 2)`, kept in [0, 1]; a neuron sends 1 where",
+        "`s >= 1/2`. A drive beyond -1 or 2 takes any state to 0 or 1 at once, so keeping it there",
+        "changes nothing.",
+    ]
 
 
 def _decisions(found: Decisions) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 
 from binep import registry
 from binep.core.couplings import ConvPool, Coupling
-from binep.core.dynamics import EnergyBased
+from binep.core.dynamics import EnergyBased, Hopfield, Prototypical
 from binep.core.kinds import kind_of
 from binep.core.known import check_known
 from binep.core.network import Network
@@ -226,6 +226,8 @@ def write_memory(shipment: Shipment, to: Path) -> list[Path]:
 
 # --- what is stored -----------------------------------------------------------------------------
 
+DYNAMICS = {Prototypical: "prototypical", EnergyBased: "energy", Hopfield: "hopfield"}
+
 
 def learning_rule(recipe: Recipe, epochs_done: int = 0) -> Rule:
     """What a recipe says about learning, with the rates due after so many epochs."""
@@ -276,7 +278,8 @@ def store_network(
         activations="binary" if neuron.binary else "real",
         threshold=getattr(neuron, "threshold", 0.5),
         sigma=getattr(neuron, "sigma", 0.5),
-        dynamics="energy" if kind_of(network.dynamics) is EnergyBased else "prototypical",
+        dynamics=DYNAMICS[kind_of(network.dynamics)],
+        updates=network.updates,
         dt=getattr(network.dynamics, "dt", 1.0),
         initial_state=network.initial_state,
         steps=steps,

@@ -1,13 +1,17 @@
 """The network in integers: a relaxation without floating point, for hardware and for the C program.
 
-Possible for binary weights and activations under energy-based dynamics with `dt = 1/2`, 8-bit
-pixels, and a window `rho'` that is always 1. With P = `PARAMETER_BITS` and F = `state_bits`:
+Possible for binary weights and activations and 8-bit pixels, as bits alone, or under energy-based
+dynamics with `dt = 1/2` and a window `rho'` that is always 1. With P = `PARAMETER_BITS` and
+F = `state_bits`:
 
     gain, bias      round(2^P value)                               signed, 64 bits
     drive           gain n + bias + down, exact                    signed, 64 bits
     D               floor(drive / 2^(P - F)), kept in [-2^F, 2^(F+1)]
     s               floor((s + D) / 2), kept in [0, 2^F]           F + 1 bits
     activity        [s >= 2^(F-1)]
+
+Bits alone have no state of their own: it is the drive itself, exactly, and the activity
+`[drive >= 2^(P-1)]`.
 
 A drive beyond -1 or 2 takes any state to 0 or 1 in one step: keeping it there changes nothing. The
 gains of float32 networks above 2^-17 are exact with P = 40, so that nothing is rounded but F bits
@@ -33,6 +37,7 @@ STATE_BITS = 24
 MOST_STATE_BITS = 29
 # Up to here float64 holds sums exactly, which convolutions are taken in.
 _LARGEST_DRIVE = 2.0**52
+_MOST_READ = 2**10
 # Decisions compared one by one; beyond this, a sample of the neurons.
 _MOST_THRESHOLDS = 2**22
 
@@ -43,9 +48,11 @@ def why_not(network: StoredNetwork) -> str | None:
         return "its activations are real numbers"
     if not all(coupling.binary for coupling in network.couplings):
         return "it has real weights"
-    if network.dt != 0.5:
+    if network.bits and network.threshold != 0.5:
+        return f"its threshold is {network.threshold:g}, not 1/2"
+    if network.dt != 0.5 and not network.bits:
         return f"its time step is {network.dt:g}: only dt = 1/2 is a shift"
-    if network.threshold != 0.5 or network.sigma != 0.5:
+    if (network.threshold != 0.5 or network.sigma != 0.5) and not network.bits:
         return "its pseudo-derivative is not 1 everywhere: that takes threshold = sigma = 1/2"
     if network.mean is not None:
         return "its input is normalised, not 8-bit pixels"
@@ -104,10 +111,16 @@ class FixedNetwork(Relaxer):
                     f"coupling {n}: drives up to {sum(sums) / 2**PARAMETER_BITS:.3g} do not fit "
                     f"into integers, allowed is below {_LARGEST_DRIVE / 2**PARAMETER_BITS:g}"
                 )
+        if self.network.bits and self.network.per_class > _MOST_READ:
+            raise BinepError(
+                f"per_class={self.network.per_class}: allowed are at most {_MOST_READ}, whose "
+                "drives add up to 64 bits"
+            )
 
     @property
     def one(self) -> int:
-        return 1 << self.state_bits
+        """1, in units of a state."""
+        return 1 << (PARAMETER_BITS if self.network.bits else self.state_bits)
 
     @property
     def half(self) -> int:
@@ -134,6 +147,10 @@ class FixedNetwork(Relaxer):
         gain, bias = self.gains[n].reshape(shape), self.biases[n].reshape(shape)
         return gain * sums.astype(np.int64) + bias
 
+    def pulled(self, s: Array) -> Array | int:
+        """What a nudge compares the target with: outputs' states, or where a bit is undecided."""
+        return self.half if self.network.bits else s
+
     def down(self, n: int, sums: Sums, above: Array, switches: Array | None) -> Array:
         gain = self.gains_down[n]
         if sums.coupling.kind == "dense":
@@ -141,6 +158,8 @@ class FixedNetwork(Relaxer):
         return sums.down_scaled(above, switches, gain.astype(np.float64)).astype(np.int64)
 
     def advance(self, s: Array, drive: Array, nudge: Array | None = None) -> Array:
+        if self.network.bits:
+            return drive + (0 if nudge is None else nudge)
         return rules.whole_step(s, drive, 0 if nudge is None else nudge, self.one)
 
 

@@ -28,6 +28,7 @@ from binep.errors import BinepError
 SEED = 2463534242
 _MOST_MOMENTUM_BITS = 31
 _PIXEL_BITS = 8
+_LARGEST_NUDGE = 2**62
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,12 @@ class FixedLearner:
     """
 
     def __init__(self, fixed: FixedNetwork, rule: FixedRule) -> None:
+        most = max(map(abs, rule.betas)) * fixed.one
+        if most > _LARGEST_NUDGE:
+            raise BinepError(
+                f"beta up to {max(map(abs, rule.betas)) / 2**BETA_BITS:g}: its nudge does not fit "
+                f"into 64 bits, allowed is at most {_LARGEST_NUDGE / fixed.one / 2**BETA_BITS:g}"
+            )
         self.fixed, self.rule = fixed, rule
         self.momenta = [np.zeros(c.weight_shape, np.int64) for c in fixed.network.couplings]
         self.flips, self.images = 0, 0
@@ -164,10 +171,10 @@ class FixedLearner:
         """Run a phase from the state of a batch, under a nudge unless beta is 0."""
         classes = np.arange(batch.state[-1].shape[1]) // self.network.per_class
         target = np.where(classes == label, self.fixed.one, 0)
-        nudge = rules.whole_nudge(beta, target, batch.state[-1])
+        nudge = rules.whole_nudge(beta, target, self.fixed.pulled(batch.state[-1]))
         for _ in range(phase.steps):
             if not phase.constant:
-                nudge = rules.whole_nudge(beta, target, batch.state[-1])
+                nudge = rules.whole_nudge(beta, target, self.fixed.pulled(batch.state[-1]))
             batch.step(nudge)
         switches = batch.settle_switches()
         return Ending(batch.state, [self.fixed.activity(s) for s in batch.state], switches)

@@ -20,6 +20,35 @@ from binep.deploy.stored import Array, StoredNetwork
 # Of a parameter in integers.
 _WIDTH = 64
 
+# What the README says of a step.
+_OF_STATES = {
+    "STATES": (
+        "Line\n`(vector * (T + 1) + t) * neurons + neuron` of `vectors_states.mem` is a state."
+    ),
+    "MOVE": "all layers at once",
+    "STEP": (
+        "    s     = floor((s + (up + down)) / 2)      kept in [0, 1]\n\n"
+        "In integers `up + down` is first rounded down to the unit of a state, and may be kept in "
+        "[-1, 2]."
+    ),
+    "READ": "",
+}
+_OF_BITS = {
+    "STATES": (
+        "Line\n`vector * outputs + j` of `vectors_outputs.mem` is the drive of output j after T "
+        "steps."
+    ),
+    "MOVE": (
+        "the odd layers (the first\nabove the input, the third, ...), then the even ones, from "
+        "what the odd ones have just become"
+    ),
+    "STEP": (
+        "    a     = [up + down >= 1/2]                what the neuron sends from then on\n\n"
+        "Nothing else is kept of a neuron. Once a step has changed no bit, none changes any more."
+    ),
+    "READ": " The state of an output\nis the `up` that its bit was decided by.",
+}
+
 # Takes a file's name, its width in bits, its words, and what it holds.
 Add = Callable[[str, int, Array, str], None]
 
@@ -60,6 +89,7 @@ def write(
         "CLASSES": str(network.classes),
         "PER_CLASS": str(network.per_class),
         "INITIAL_STATE": _initial_word(model),
+        **(_OF_BITS if network.bits else _OF_STATES),
     }
     files["README.md"] = readme("mem", network, values)
     return write_files(to, files)
@@ -97,7 +127,11 @@ def _add_vectors(model: FixedNetwork | Runtime, images: Array, labels: Array, ad
     )
     width = model.state_bits + 1 if isinstance(model, FixedNetwork) else 32
     steps = f"{network.steps + 1} time steps a vector, from t = 0"
-    add("vectors_states.mem", width, states.reshape(-1), f"{states.shape[2]} neurons, {steps}")
+    if network.bits:
+        outputs = states[:, -1, -network.classes * network.per_class :]
+        add("vectors_outputs.mem", _WIDTH, outputs.reshape(-1), "drives of the outputs at the end")
+    else:
+        add("vectors_states.mem", width, states.reshape(-1), f"{states.shape[2]} neurons, {steps}")
     if network.binary:
         lines = model.activity(states).reshape(-1, states.shape[2])
         add("vectors_activity.mem", states.shape[2], lines, f"one line a step, {steps}")
@@ -111,6 +145,11 @@ def _numbers(model: FixedNetwork | Runtime, reason: str | None) -> str:
         return (
             f"float32, as its 32 bits (IEEE 754): this network does not run in integers, "
             f"because {reason}"
+        )
+    if model.network.bits:
+        return (
+            f"scales, biases and drives: two's complement of {_WIDTH} bits in units of "
+            f"2^-{PARAMETER_BITS}; a neuron is active from a drive of 2^{PARAMETER_BITS - 1} on"
         )
     return (
         f"scales and biases: two's complement of {_WIDTH} bits in units of "
@@ -132,8 +171,10 @@ def _coupling_row(network: StoredNetwork, n: int) -> str:
 
 
 def _initial_word(model: FixedNetwork | Runtime) -> str:
-    """The state of every neuron at t = 0, as `vectors_states.mem` has it."""
+    """The state of every neuron at t = 0, as `vectors_states.mem` has it; or its bit."""
     (state,) = model.initial((1,))
+    if model.network.bits:
+        return str(int(model.activity(state)))
     word = state.view(np.uint32) if isinstance(model, Runtime) else state
     return f"{int(word):x}"
 

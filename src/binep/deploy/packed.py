@@ -70,6 +70,8 @@ def loads(content: bytes) -> StoredNetwork:
     opened = FORMAT.open(content)
     try:
         facts = opened.facts()
+        if isinstance(facts, dict):  # Files from before there was a choice do not say.
+            facts.setdefault("updates", "simultaneous")
         allowed.check_facts(facts)
         return _network(facts, opened.arrays())
     except BinepError as error:

@@ -140,14 +140,16 @@ class Batch:
         self.sent: list[Array | None] = [None] * len(self.state)
 
     def step(self, nudge: Array | None = None) -> bool:
-        """All layers move at once, the top one nudged if asked; whether anything moved."""
-        self._update_drives()
+        """All layers move, at once or in turn, the top one nudged if asked; whether any has."""
         moved = False
-        for n, s in enumerate(self.state):
-            top = n == len(self.down)
-            drive = self.up[n] if top else self.up[n] + self.down[n]
-            self.state[n] = self.model.advance(s, drive, nudge if top else None)
-            moved = moved or not np.array_equal(s, self.state[n])
+        for layers in self.model.network.turns:
+            self._update_drives()
+            for n in layers:
+                top = n == len(self.down)
+                drive = self.up[n] if top else self.up[n] + self.down[n]
+                before = self.state[n]
+                self.state[n] = self.model.advance(before, drive, nudge if top else None)
+                moved = moved or not np.array_equal(before, self.state[n])
         return moved
 
     def settle_switches(self) -> list[Array | None]:

@@ -61,7 +61,7 @@ def whole_step(s: Array, drive: Array, nudge: Array | int, one: int) -> Array:
     return clamp((s + force.clip(-one, 2 * one)) >> 1, one)
 
 
-def whole_nudge(beta: int, target: Array, s: Array) -> Array:
+def whole_nudge(beta: int, target: Array, s: Array | int) -> Array:
     """`beta (target - s)`"""
     return (beta * (target - s)) >> BETA_BITS
 

@@ -100,6 +100,8 @@ class Runtime(Relaxer):
         network = self.network
         if network.dynamics == "prototypical":
             return rules.clamp(drive)
+        if network.bits:
+            return drive.copy()
         if network.binary:
             slope = rules.slope(s, network.threshold, network.sigma)
         else:

@@ -106,7 +106,8 @@ class StoredNetwork:
     Attributes:
         input_shape: of one sample. couplings: from input to output.
         activations: "binary" (with `threshold` and `sigma`) or "real".
-        dynamics: "prototypical" or "energy" (with `dt`).
+        dynamics: "prototypical", "energy" (with `dt`) or "hopfield".
+        updates: "simultaneous" or "alternating": whether layers move at once or in turn.
         steps: T of the free phase. readout: what `predict` does unless told otherwise.
         classes, per_class: the output neurons, those of a class adjacent.
         mean, std: of the normalisation of pixels, one a channel; None where pixels go in as they
@@ -120,6 +121,7 @@ class StoredNetwork:
     threshold: float
     sigma: float
     dynamics: str
+    updates: str
     dt: float
     initial_state: float
     steps: int
@@ -148,6 +150,19 @@ class StoredNetwork:
     def binary(self) -> bool:
         """Whether what neurons send is one bit."""
         return self.activations == "binary"
+
+    @property
+    def bits(self) -> bool:
+        """Whether a bit is all that a neuron keeps from one step to the next."""
+        return self.dynamics == "hopfield"
+
+    @property
+    def turns(self) -> list[range]:
+        """Which layers move together in a step, by number from 0, and in which order."""
+        layers = len(self.relaxing)
+        if self.updates == "simultaneous":
+            return [range(layers)]
+        return [turn for turn in (range(0, layers, 2), range(1, layers, 2)) if turn]
 
     @property
     def shapes(self) -> list[Shape]:

@@ -139,7 +139,8 @@ def measure_activity(
 ) -> tuple[list[list[float]], list[int]]:
     """The share of neurons that send something new after each step, (steps, layers).
 
-    And how many of each layer, after the last step, do not send the same for all of `x`.
+    And how many of each layer, after the last step, do not send the same for all of `x`. Bits alone
+    take as many steps as it takes until none is new.
     """
     clamped = network.clamp(x)
     state = network.initial(clamped)
@@ -150,6 +151,8 @@ def measure_activity(
         pairs = zip(before, now, strict=True)
         found.append([float((a != b).float().mean()) for a, b in pairs])
         before = now
+        if network.dynamics.bits and not any(found[-1]):
+            break
     return found, [int((sent != sent[0]).any(dim=0).sum()) for sent in before]
 
 
@@ -213,8 +216,10 @@ def report(recipe: Recipe, network: Network, x: Tensor, costs: Costs) -> Hardwar
     """Count a recipe's network, with the activity that it shows on a mini-batch `x`."""
     check_known(network, "hardware costs")
     reference, paper = reference_of(recipe)
-    steps, trained = recipe.learning.free_steps, steps_of(recipe.build_learning().plan())
-    activity, engaged = measure_activity(network, x, steps)
+    activity, engaged = measure_activity(network, x, recipe.learning.free_steps)
+    # Fewer than asked for where bits alone have come to rest.
+    steps = len(activity)
+    trained = steps_of(recipe.build_learning().plan()) - recipe.learning.free_steps + steps
     clamp, one = input_operations(network), step_operations(network)
     # Before the first step nothing is new, and after the last one nobody asks.
     news = [[0.0] * len(network.layer_shapes), *activity[:-1]]
@@ -318,7 +323,8 @@ def render(found: HardwareReport) -> Group:
         store,
         f"\n{_compare(found)}\n",
         work,
-        f"Clocked unless by events; in float32: {found.reference_name}, all of its steps. "
+        f"Clocked unless by events, {steps} free steps; in float32: {found.reference_name}, all of "
+        f"its steps. "
         f"Energy by {found.costs}: an estimate of arithmetic and memory alone. A bit moved is "
         f"priced by the size of its memory: {_prices(found.stores)}.\n",
         news,

@@ -110,8 +110,9 @@ def step_operations(network: Network, changed: list[float] | None = None) -> Ope
     add = "adds" if network.neuron.binary else "float_adds"
     for n, coupling in enumerate(network.relaxing):
         below, above = math.prod(shapes[n]), math.prod(shapes[n + 1])
-        # bias + up + down, and the step of the state.
-        total += Operations(**{add: 4 * above}) + _neuron_traffic(above)
+        # bias + up + down, and the step of the state; a bit alone is a comparison.
+        total += Operations(**{add: (3 if network.dynamics.bits else 4) * above})
+        total += _neuron_traffic(network, above)
         if n == 0:
             continue
         used = coupling.products(shapes[n])
@@ -129,9 +130,13 @@ def step_operations(network: Network, changed: list[float] | None = None) -> Ope
     return total
 
 
-def _neuron_traffic(neurons: int) -> Operations:
-    """Of each neuron: its state read and written, its bias read, its drive written and read."""
-    return Operations(neuron_bits=neurons * (2 * REAL_BITS + REAL_BITS + 2 * REAL_BITS))
+def _neuron_traffic(network: Network, neurons: int) -> Operations:
+    """Of each neuron: its state read and written, its bias read, its drive written and read.
+
+    A bit alone is written, and compared with the drive as it is summed, which nobody keeps.
+    """
+    bits = 2 + REAL_BITS if network.dynamics.bits else 2 * REAL_BITS + REAL_BITS + 2 * REAL_BITS
+    return Operations(neuron_bits=neurons * bits)
 
 
 def input_operations(network: Network) -> Operations:
@@ -180,9 +185,15 @@ def stored_bits(network: Network) -> int:
 
 
 def neuron_memory(network: Network) -> int:
-    """Bits of all neurons while they relax: state, bias and drive of each, and the image."""
+    """Bits of all neurons while they relax: state, bias and drive of each, and the image.
+
+    Of a bit alone that and its bias; outputs are read from their drives.
+    """
     neurons = sum(math.prod(shape) for shape in network.layer_shapes)
-    return 3 * REAL_BITS * neurons + PIXEL_BITS * math.prod(network.input_shape)
+    image = PIXEL_BITS * math.prod(network.input_shape)
+    if network.dynamics.bits:
+        return (1 + REAL_BITS) * neurons + REAL_BITS * math.prod(network.shapes[-1]) + image
+    return 3 * REAL_BITS * neurons + image
 
 
 def steps_of(plan: Plan) -> int:

@@ -38,7 +38,13 @@ int32_t binep_predict(const uint8_t *image);
 void binep_start(const uint8_t *image);
 void binep_step(void);
 int32_t binep_read_out(void);
+#if BINEP_INTEGERS && BINEP_HOPFIELD
+/* All that a neuron keeps is its bit; of the outputs also the drive that it was decided by. */
+int32_t binep_sends(int32_t layer, int32_t neuron);
+extern binep_state binep_outputs[BINEP_OUTPUTS];
+#else
 extern binep_state binep_states[BINEP_NEURONS];
+#endif
 
 #if BINEP_LEARNING
 /* A phase: it begins where phase `start` ended, or with -1 at t = 0. Free where beta is 0. */

@@ -1,16 +1,49 @@
-/* What learning shares with the relaxation in integers. */
+/* What relaxation in integers and learning share. */
 #ifndef BINEP_FIXED_H
 #define BINEP_FIXED_H
 
 #include "binep.h"
 
-extern uint32_t binep_bits[BINEP_WORDS];
+/* What neurons send, and the bits that the sums belong to. */
+extern uint32_t binep_bits[BINEP_WORDS], binep_before[BINEP_WORDS];
 extern int32_t binep_switches[BINEP_NEURONS];
 
-/* A step with `nudge` added to the drives of the top layer. */
-void binep_step_nudged(const int64_t *nudge);
-/* Bring all drives up to date with the bits. */
-void binep_update_drives(void);
+extern struct binep_sums {
+    int64_t up[BINEP_NEURONS];      /* drives from below, with bias */
+    int64_t down[BINEP_NEURONS];    /* drives from a convolution above */
+    int32_t held[32 * BINEP_WORDS]; /* positive synapses from active neurons above */
+} binep_sums;
+
+/* All neurons off, or on; sums of these, but for the image's. */
+void binep_start_sums(int32_t on);
+void binep_clamp(const uint8_t *image);
+/* Bring all sums up to date with the bits; says which layers are driven otherwise. */
+void binep_update_sums(int32_t stale[BINEP_LAYERS]);
+
+/* Up + down of the neurons of a layer: `binep_drive` of each. */
+struct binep_drives {
+    const int64_t *up, *down;
+    const int32_t *positive;
+    int64_t gain;
+    int32_t active;
+};
+struct binep_drives binep_drives_of(int32_t layer);
+static inline int64_t binep_drive(const struct binep_drives *d, int32_t j) {
+    if (d->down)
+        return d->up[j] + d->down[j];
+    return d->positive ? d->up[j] + d->gain * (2 * d->positive[j] - d->active) : d->up[j];
+}
+
+/* A step with `nudge` added to the drives of the top layer; whether another one can differ. */
+int32_t binep_step_nudged(const int64_t *nudge);
+/* Go on from where a phase has ended. */
+#if BINEP_HOPFIELD
+void binep_resume(const uint32_t *bits);
+#else
+void binep_resume(const uint32_t *bits, const binep_state *states);
+#endif
+/* The class whose outputs have the largest sum. */
+int32_t binep_winner(const binep_state *outputs);
 /* Weights or biases were changed: nothing that was kept of them holds. */
 void binep_forget(void);
 

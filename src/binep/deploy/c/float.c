@@ -119,23 +119,40 @@ void binep_start(const uint8_t *image) {
         binep_states[j] = BINEP_INITIAL_STATE;
 }
 
-void binep_step(void) {
+/* Whether a layer moves in a turn: all in the only one, or every other layer in each of two. */
+static int32_t moves(int32_t layer, int32_t turn) {
+    return layer % BINEP_TURNS == turn;
+}
+
+static void move(int32_t turn) {
     for (int32_t j = 0; j < BINEP_NEURONS; j++)
         sent[j] = rule_activity(binep_states[j]);
-    memcpy(up, first, sizeof up);
+    memcpy(up, first, (size_t)binep_layers[0].count * sizeof up[0]);
     for (int32_t n = 1; n < BINEP_LAYERS; n++) {
         const struct binep_layer *below = &binep_layers[n - 1], *above = &binep_layers[n];
         const struct binep_coupling *c = &binep_couplings[n];
-        drive_up(n, sent + below->first, up + above->first, switches + above->first);
+        /* A convolution's way down takes the switches of its way up. */
+        if (moves(n, turn) || (c->conv && moves(n - 1, turn)))
+            drive_up(n, sent + below->first, up + above->first, switches + above->first);
+        if (!moves(n - 1, turn))
+            continue;
         if (c->conv)
             conv_down(c, sent + above->first, switches + above->first, down + below->first);
         else
             dense_down(c, sent + above->first, down + below->first);
     }
-    for (int32_t j = 0; j < BINEP_NEURONS; j++) {
-        float drive = j < binep_layers[BINEP_LAYERS - 1].first ? up[j] + down[j] : up[j];
-        binep_states[j] = rule_step(binep_states[j], drive);
+    for (int32_t n = turn; n < BINEP_LAYERS; n += BINEP_TURNS) {
+        const struct binep_layer *l = &binep_layers[n];
+        for (int32_t j = l->first; j < l->first + l->count; j++) {
+            float drive = n < BINEP_LAYERS - 1 ? up[j] + down[j] : up[j];
+            binep_states[j] = rule_step(binep_states[j], drive);
+        }
     }
+}
+
+void binep_step(void) {
+    for (int32_t turn = 0; turn < BINEP_TURNS; turn++)
+        move(turn);
 }
 
 int32_t binep_predict(const uint8_t *image) {

@@ -14,7 +14,9 @@ binep_momentum binep_momenta[BINEP_SYNAPSES];
 
 /* Where a phase ended: what the next ones begin with, and what the gradient is taken of. */
 struct ending {
+#if !BINEP_HOPFIELD
     binep_state states[BINEP_NEURONS];
+#endif
     uint32_t bits[BINEP_WORDS];
     int32_t switches[BINEP_NEURONS];
 };
@@ -36,22 +38,31 @@ static int32_t random_sign(void) {
 }
 
 static void keep(struct ending *to) {
+#if !BINEP_HOPFIELD
     memcpy(to->states, binep_states, sizeof to->states);
+#endif
     memcpy(to->bits, binep_bits, sizeof to->bits);
     memcpy(to->switches, binep_switches, sizeof to->switches);
 }
 
 static void resume(const struct ending *from) {
-    memcpy(binep_states, from->states, sizeof from->states);
-    memcpy(binep_bits, from->bits, sizeof from->bits);
-    binep_update_drives();
+#if BINEP_HOPFIELD
+    binep_resume(from->bits);
+#else
+    binep_resume(from->bits, from->states);
+#endif
 }
 
-/* beta (y - s), of which y is 1 for the neurons of the label. */
+/* beta (y - s), of which y is 1 for the neurons of the label; of bits alone, beta (y - 1/2). */
 static void pull(int32_t label, int64_t beta) {
-    const binep_state *s = binep_states + binep_layers[BINEP_LAYERS - 1].first;
-    for (int32_t j = 0; j < BINEP_OUTPUTS; j++)
-        nudge[j] = rule_nudge(beta, j / BINEP_PER_CLASS == label ? BINEP_ONE : 0, s[j]);
+    for (int32_t j = 0; j < BINEP_OUTPUTS; j++) {
+#if BINEP_HOPFIELD
+        binep_state s = BINEP_THRESHOLD;
+#else
+        binep_state s = binep_states[binep_layers[BINEP_LAYERS - 1].first + j];
+#endif
+        nudge[j] = rule_nudge(beta, j / BINEP_PER_CLASS == label ? BINEP_ONE : 0, s);
+    }
 }
 
 /* Run all phases: a table that was made of the plan of a training. A free one has a beta of 0. */
@@ -65,7 +76,8 @@ static void run_phases(const uint8_t *image, int32_t label, int32_t sign) {
         for (int32_t t = 0; t < phase->steps; t++) {
             if (t == 0 || !phase->constant)
                 pull(label, sign * phase->beta);
-            binep_step_nudged(nudge);
+            if (!binep_step_nudged(nudge))
+                break;
         }
         keep(&ends[p]);
     }

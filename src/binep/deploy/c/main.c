@@ -7,7 +7,7 @@
 
    (none)     one line a vector: index, prediction, expected class; the last line counts those
               that differ, and if any do the exit code is 1
-   states     one line a vector and a time step: index, t, and the states of all neurons
+   states     one line a vector and a time step: index, t, and the states (or bits) of all neurons
    time N     predicts all vectors N times over; nanoseconds an image
    learn OUT  learns from all vectors, then writes weights, biases and momenta to OUT */
 #include <stdio.h>
@@ -46,8 +46,14 @@ static void print_states(uint32_t n) {
     binep_start(vector.pixels);
     for (int32_t t = 0; t <= BINEP_STEPS; t++) {
         printf("%lu %ld", (unsigned long)n, (long)t);
+#if BINEP_INTEGERS && BINEP_HOPFIELD
+        for (int32_t layer = 0; layer < BINEP_LAYERS; layer++)
+            for (int32_t j = 0; j < binep_layers[layer].count; j++)
+                printf(" %ld", (long)binep_sends(layer, j));
+#else
         for (int32_t j = 0; j < BINEP_NEURONS; j++)
             printf(" " BINEP_PRINT_STATE, BINEP_AS_PRINTED(binep_states[j]));
+#endif
         printf("\n");
         if (t < BINEP_STEPS)
             binep_step();

@@ -18,9 +18,11 @@ static inline int32_t rule_fires(binep_state s) {
 }
 
 /* s, kept in [0, 1]. */
+#if !BINEP_HOPFIELD
 static inline binep_state rule_clamp(binep_state s) {
     return s < 0 ? 0 : s > BINEP_ONE ? BINEP_ONE : s;
 }
+#endif
 
 #if BINEP_INTEGERS
 
@@ -28,6 +30,8 @@ static inline binep_state rule_clamp(binep_state s) {
 static inline int64_t rule_shift(int64_t x, int n) {
     return x >= 0 ? x >> n : ~(~x >> n);
 }
+
+#if !BINEP_HOPFIELD
 
 /* A drive on a state. Beyond -1 or 2 it takes any state to 0 or 1 at once: it is kept there. */
 static inline int32_t rule_drive(int64_t force, int64_t nudge) {
@@ -42,10 +46,15 @@ static inline binep_state rule_step(binep_state s, int32_t drive) {
     return rule_clamp(next < 0 ? 0 : next >> 1);
 }
 
+#endif
 #else
 
 static inline binep_state rule_activity(binep_state s) {
-    return BINEP_BINARY ? (binep_state)rule_fires(s) : rule_clamp(s);
+#if BINEP_BINARY
+    return (binep_state)rule_fires(s);
+#else
+    return rule_clamp(s);
+#endif
 }
 
 /* rho'(s): 1 / (2 sigma) within sigma of the threshold; of a real activation, 1 on [0, 1]. */
@@ -58,13 +67,16 @@ static inline binep_state rule_slope(binep_state s) {
 #endif
 }
 
-/* s <- clamp((1 - dt) s + dt rho'(s) drive, 0, 1), or clamp(drive, 0, 1) */
+/* s <- clamp((1 - dt) s + dt rho'(s) drive, 0, 1), or clamp(drive, 0, 1); of bits alone, drive */
 static inline binep_state rule_step(binep_state s, binep_state drive) {
 #if BINEP_ENERGY
     binep_state force = rule_slope(s) * drive;
     binep_state kept = BINEP_KEEP * s;
     binep_state taken = BINEP_TAKE * force;
     return rule_clamp(kept + taken);
+#elif BINEP_HOPFIELD
+    (void)s;
+    return drive;
 #else
     (void)s;
     return rule_clamp(drive);
@@ -75,7 +87,8 @@ static inline binep_state rule_step(binep_state s, binep_state drive) {
 
 #if BINEP_LEARNING
 
-/* beta (target - s), with a signed beta of BINEP_BETA_BITS fractional bits. */
+/* beta (target - s), with a signed beta of BINEP_BETA_BITS fractional bits; of bits alone, s is
+   1/2. */
 static inline int64_t rule_nudge(int64_t beta, binep_state target, binep_state s) {
     return rule_shift(beta * (target - s), BINEP_BETA_BITS);
 }
