@@ -612,6 +612,7 @@ def test_digits_of_scales_are_exact():
             {"dynamics": "energy", "dt": 0.25},
             "dt=0.25: allowed is 0.5",
         ),
+        (BackpropThroughTime(4, 2), {"updates": "alternating"}, "layers that move at once"),
         (EquilibriumPropagation(4, 2, 0.3), {"cost": "cross_entropy"}, "cross_entropy"),
         (EquilibriumPropagation(4, 2, 0.3, margin=0.1), {}, "margin where neurons are HardSigmoid"),
     ],

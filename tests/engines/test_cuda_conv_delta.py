@@ -1,6 +1,7 @@
 """Convolutional networks that send differences on the GPU (without one in Triton's interpreter)."""
 
 import math
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ import triton.language as tl
 
 from binep import ConvPool, Dense, Network, relax
 from binep.core import metrics
+from binep.core.network import UPDATES
 from binep.core.plan import PhasePlan
 from binep.core.relaxation import Nudge, step
 from binep.engines.cuda.layout import lay_out
@@ -34,7 +36,7 @@ def no_gradients():
         yield
 
 
-def three_convolutions() -> Network:
+def three_convolutions(updates: str = "simultaneous") -> Network:
     """Two that leave a rest when pooled, one without biases; its scales let it rest soon."""
     torch.manual_seed(7)
     chain = [
@@ -43,7 +45,7 @@ def three_convolutions() -> Network:
         ConvPool(64, 32, kernel=2, padding=1, pool=2, bias=False),
         Dense(32, 4),
     ]
-    net = Network((1, 6, 6), chain, classes=4, initial_state=0.5).to(DEVICE)
+    net = Network((1, 6, 6), chain, classes=4, initial_state=0.5, updates=updates).to(DEVICE)
     for coupling in net.couplings[1:]:
         coupling.synapses.get_parameter("scale").mul_(0.6)
     return net
@@ -81,10 +83,13 @@ def rested(images: torch.Tensor) -> tuple[ConvDelta, torch.Tensor, Phase]:
         return relaxer, first, relaxer.relax(first, FREE, None, None)
 
 
-def test_samples_move_as_in_the_reference(images: torch.Tensor, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("updates", UPDATES)
+def test_samples_move_as_in_the_reference(
+    updates: str, images: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+):
     """In float16; float8 may decide otherwise between places of a pool that are nearly equal."""
     monkeypatch.setattr(conv_delta, "UNIT", 2.0**-14)  # rests near enough for these bounds
-    net = three_convolutions()
+    net = three_convolutions(updates)
     relaxer, first, labels = relaxer_of(net), drive(net, images), torch.arange(3, device=DEVICE)
     relaxer.eight = None
     free = relaxer.relax(first, FREE, None, None)
@@ -118,11 +123,13 @@ def places_in_pools(net: Network, n: int, switches: torch.Tensor) -> torch.Tenso
     return (row * coupling.pool + column).to(torch.uint8)
 
 
-def convolved(relaxer: ConvDelta, way: Convolutions, read: torch.Tensor) -> torch.Tensor:
+def convolved(relaxer: ConvDelta, ways: Sequence[Convolutions], read: torch.Tensor) -> torch.Tensor:
     """What the convolutions of a direction make of all that they read, side by side."""
-    up = way.tasks[0].read == relaxer.half.ups.tasks[0].read
+    up = ways[0].tasks[0] in [task for way in relaxer.half.ups for task in way.tasks]
+    inner = {fast.room.at: fast for fast in relaxer.inner}
     total = torch.zeros(len(read), relaxer.map_total if up else relaxer.total, device=DEVICE)
-    for task, fast in zip(way.tasks, relaxer.inner[::-1], strict=True):
+    for task in (task for way in ways for task in way.tasks):
+        fast = inner[task.weights]
         shape = (task.height, task.width, task.channels)
         x = read[:, task.read :][:, : math.prod(shape)].unflatten(1, shape).permute(0, 3, 1, 2)
         kernel, padding = fast.coupling.synapses.kernel, fast.coupling.padding
@@ -132,13 +139,15 @@ def convolved(relaxer: ConvDelta, way: Convolutions, read: torch.Tensor) -> torc
     return total
 
 
-@pytest.mark.parametrize("seed", [3, 4])
+@pytest.mark.parametrize(
+    ("seed", "updates"), [(3, "simultaneous"), (4, "simultaneous"), (4, "alternating")]
+)
 def test_differences_in_float8_come_to_a_rest_of_the_reference(
-    seed: int, monkeypatch: pytest.MonkeyPatch
+    seed: int, updates: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(conv_delta, "UNIT", 2.0**-14)
     x = torch.rand(3, 1, 6, 6, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
-    net = three_convolutions()
+    net = three_convolutions(updates)
     relaxer = relaxer_of(net)
     assert relaxer.real_precision == "float8 differences, float32"
     free = relaxer.relax(drive(net, x), FREE, None, None)
@@ -201,8 +210,9 @@ def test_how_a_sample_moves_does_not_depend_on_the_others(
     monkeypatch.setattr(conv_delta, "TERMS_DOWN", 80)
     monkeypatch.setattr(conv_delta, "TERMS_FEW", 60)
     relaxer = relaxer_of(three_convolutions())
-    assert max(task.split_few for task in relaxer.half.downs.tasks) > 3
-    assert max(task.split for task in relaxer.half.downs.tasks) > 3
+    (downs,) = relaxer.half.downs
+    assert max(task.split_few for task in downs.tasks) > 3
+    assert max(task.split for task in downs.tasks) > 3
     in_parts = relaxer.relax(first[:2], FREE, None, None)
     assert torch.equal(together.ran, later.ran) and alone.ran[0] == together.ran[0]
     for n, state in enumerate(together.state):
@@ -223,23 +233,25 @@ def test_sums_follow_the_differences_of_samples_that_move(
     monkeypatch.setattr(conv_delta, "TERMS_FEW", terms)
     relaxer = relaxer_of(three_convolutions())
     assert relaxer.eight is not None
-    precision, ups, downs = relaxer.half if dtype == "float16" else relaxer.eight
+    directions = relaxer.half if dtype == "float16" else relaxer.eight
+    directions.refresh()
     order = torch.tensor([2, 0, 1, 3], dtype=torch.int32, device=DEVICE)
     moving = Moving(order, order.new_full((1,), moves), torch.zeros_like(order), 4)
     generator = torch.Generator().manual_seed(0)
     for way, wide, summed in (
-        (ups, relaxer.total, relaxer.map_total),
-        (downs, relaxer.map_total, relaxer.total),
+        (directions.ups[0], relaxer.total, relaxer.map_total),
+        (directions.downs[0], relaxer.map_total, relaxer.total),
     ):
-        way.refresh()
         assert (max(task.split_few for task in way.tasks) > 3) == (terms == 30)
         assert (max(task.split for task in way.tasks) > 1) == (terms == 30)
-        read = torch.randint(-3, 4, (4, wide), generator=generator).to(DEVICE, precision.dtype)
+        read = torch.randint(-3, 4, (4, wide), generator=generator).to(
+            DEVICE, directions.precision.dtype
+        )
         sums, parts = torch.zeros(4, summed, device=DEVICE), way.parts(4)
         for _ in range(2):
             way.launch(read, sums, moving, parts, relaxer.neuron, Neurons())
         assert not parts.arrived.any()
-        expected = 2 * convolved(relaxer, way, read.float()) / way.spreads[0]
+        expected = 2 * convolved(relaxer, [way], read.float()) / way.spreads[0]
         expected[order[moves:].long()] = 0
         assert torch.equal(sums, expected)
 
@@ -248,7 +260,7 @@ def test_more_samples_than_kernels_can_count_are_refused(
     rested: tuple[ConvDelta, torch.Tensor, Phase], monkeypatch: pytest.MonkeyPatch
 ):
     relaxer, first, _ = rested
-    positions = max(task.rows * task.columns for task in relaxer.half.ups.tasks)
+    positions = max(task.rows * task.columns for task in relaxer.half.ups[0].tasks)
     places = max(relaxer.total, relaxer.map_total)
     for name, each in (("PLACES", places), ("POSITIONS_IN_ALL", max(positions, 6 * 6))):
         with monkeypatch.context() as patched:

@@ -70,6 +70,7 @@ CPU_ONLY: dict[str, list[Any]] = {
     "options.dt": [0.5, 0.5, 0.3, 1.0],
     "learning.tolerance": [None, None, None, 0.0, 0.05],
 }
+IN_TURN = {"options.updates": [None, "alternating"]}
 SETTLES = {"learning.free_steps": [12, 60], "learning.nudged_steps": [4, 9]}
 SHORT = {"learning.free_steps": [4], "learning.nudged_steps": [3]}
 THROUGH_TIME = {
@@ -268,9 +269,9 @@ CUDA_UNIT = 2.0**-11
 RESTS = {"learning.free_steps": [60], "learning.nudged_steps": [4, 9]}
 DELTA = cases(50, {**REAL, **RESTS, **REAL_SIZES}, SHAPES, **MIDDLING)
 CUDA_REAL = (
-    cases(60, {**REAL, **RESTS, **REAL_SIZES}, SHAPES, **MIDDLING)
+    cases(60, {**REAL, **IN_TURN, **RESTS, **REAL_SIZES}, SHAPES, **MIDDLING)
     if GPU
-    else cases(10, {**REAL, **SHORT, **FEW}, SHAPES, **NARROW)
+    else cases(12, {**REAL, **IN_TURN, **SHORT, **FEW}, SHAPES, **NARROW)
 )
 CUDA_TIME = cases(40 if GPU else 6, {**THROUGH_TIME, **FEW}, SHAPES, **NARROW)
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from binep.core.couplings import ConvPool
-from binep.core.gradients import EquilibriumPropagation, Learning
-from binep.core.network import Network
+from binep.core.gradients import BackpropThroughTime, EquilibriumPropagation, Learning
+from binep.core.network import UPDATES, Network
 from binep.core.neurons import Heaviside
 from binep.engines.base import Capabilities
 from binep.engines.fixed_point import largest_state
@@ -18,6 +18,8 @@ DIGIT_BITS = 10  # of the parts in which scales are added up, see `layout.split_
 def _limits(network: Network, learning: Learning) -> Iterator[str]:
     if learning.tolerance is not None:
         yield f"all steps of a phase, not tolerance={learning.tolerance}"
+    if isinstance(learning, BackpropThroughTime) and len(network.turns) > 1:
+        yield f"layers that move at once, not updates={network.updates!r}, to go back through time"
     if network.sends_state and isinstance(learning, EquilibriumPropagation):
         largest = largest_state(learning) * (2 if learning.sign == "centered" else 1)
         if largest >= LARGEST_CHANGE:
@@ -33,4 +35,10 @@ def _limits(network: Network, learning: Learning) -> Iterator[str]:
             yield f"sums below {EXACT_SUM} to be exact, those of coupling {n} can reach {largest}"
 
 
-CUDA = Capabilities(own_sgd=True, dt=0.5, margin=frozenset({Heaviside}), limits=_limits)
+CUDA = Capabilities(
+    updates=frozenset(UPDATES),
+    own_sgd=True,
+    dt=0.5,
+    margin=frozenset({Heaviside}),
+    limits=_limits,
+)

@@ -10,6 +10,9 @@ What was not sent when the free phase ended is held back in the nudged one, too:
 a network whose neurons are off by less than a unit each, and what moves from there, however little,
 is the nudge's doing alone.
 
+Where layers move in turn, a launch does the work of those couplings that drive the layers of a turn
+from above, and then of the same couplings upwards, since they are the ones that those drive.
+
 All layers of a sample lie side by side, (batch, total), images channels last; maps and fields too.
 """
 
@@ -27,7 +30,7 @@ from torch import Tensor
 from binep.core.couplings import ConvPool, Dense
 from binep.core.dynamics import Prototypical
 from binep.core.gradients import Learning
-from binep.core.network import Network
+from binep.core.network import UPDATES, Network
 from binep.core.neurons import HardSigmoid
 from binep.core.plan import PhasePlan
 from binep.engines.base import Capabilities
@@ -47,6 +50,7 @@ from binep.errors import BinepError
 
 FEW = 16  # outputs at most
 TERMS_UP, TERMS_DOWN = 3200, 1 << 20  # of a sum that one program adds up
+TERMS_IN_TURN = 1600  # where a launch has only the couplings of a turn
 TERMS_FEW = 1600  # where most samples rest
 CHANNELS = 64  # of the neurons that a program pools, at most
 POSITIONS = tl.constexpr(8)  # of them
@@ -379,6 +383,7 @@ def pool_and_top_kernel(
     map_stride,
     total,
     TASKS: tl.constexpr,
+    TURN: tl.constexpr,  # the layers that move: of odd (0) or even (1) number, or all (-1)
     POOL: tl.constexpr,
     CHANNELS: tl.constexpr,  # that a program pools
     FEW: tl.constexpr,  # outputs
@@ -387,7 +392,8 @@ def pool_and_top_kernel(
     """Max-pools of all couplings, by whose switches the layer above is unpooled; the outputs' step.
 
     What no pool covers in `field_delta` is left alone: it must be zero already. The layer below the
-    outputs has all of its drive then, and moves.
+    outputs has all of its drive then, and moves. In a turn a coupling drives the layer above, or
+    sends to the layer below.
     """
     active, program = tl.load(moving.active), tl.program_id(0)
     if program < moving.batch:
@@ -439,27 +445,29 @@ def pool_and_top_kernel(
     index = (sample * tl.multiple_of(total, 16) + task.layer)[:, None] + i
     channel = task.channel + c
     factor = tl.load(scales.gain + channel)[None, :]
-    value = factor * tl.load(neurons.sent + index, mask=inside, other=0.0)
     news = inside & (winner < 0)
-    for place in tl.static_range(POOL * POOL):
-        there = corner + (place // POOL * (width - POOL) + place) * channels
-        before = tl.load(fields + there, mask=inside, other=0.0)
-        wanted = tl.where(winner == place, value, 0.0)
-        after, difference = follow(
-            wanted, before, factor * FINEST, SPREAD, field_delta.dtype.element_ty
-        )
-        news |= inside & (after != before)
-        tl.store(fields + there, after, mask=inside)
-        tl.store(field_delta + there, difference, mask=inside)
-    drive = factor * best + tl.load(scales.bias + channel)[None, :]
-    if which > 0:
-        tl.store(neurons.pooled + index, drive, mask=inside)
-    else:
-        outputs = (neurons.sent + sample * total + task.layer + channels * positions)[:, None]
-        above = down_from_few(outputs, scales.weights + i, channels * positions, inside, FEW)
-        drive = drive + tl.load(scales.output_gain) * above
-        s = step(drive, drive, None, neuron)
-        news |= _send_whole(s, index, inside, neurons, neuron, False)
+    if (TURN < 0) | ((TASKS - which) % 2 != TURN):
+        value = factor * tl.load(neurons.sent + index, mask=inside, other=0.0)
+        for place in tl.static_range(POOL * POOL):
+            there = corner + (place // POOL * (width - POOL) + place) * channels
+            before = tl.load(fields + there, mask=inside, other=0.0)
+            wanted = tl.where(winner == place, value, 0.0)
+            after, difference = follow(
+                wanted, before, factor * FINEST, SPREAD, field_delta.dtype.element_ty
+            )
+            news |= inside & (after != before)
+            tl.store(fields + there, after, mask=inside)
+            tl.store(field_delta + there, difference, mask=inside)
+    if (TURN < 0) | ((TASKS - which) % 2 == TURN):
+        drive = factor * best + tl.load(scales.bias + channel)[None, :]
+        if which > 0:
+            tl.store(neurons.pooled + index, drive, mask=inside)
+        else:
+            outputs = (neurons.sent + sample * total + task.layer + channels * positions)[:, None]
+            above = down_from_few(outputs, scales.weights + i, channels * positions, inside, FEW)
+            drive = drive + tl.load(scales.output_gain) * above
+            s = step(drive, drive, None, neuron)
+            news |= _send_whole(s, index, inside, neurons, neuron, False)
     tl.store(moving.changed + sample, 1, mask=real & (tl.max(news.to(tl.int32), 1) > 0))
 
 
@@ -503,10 +511,10 @@ def compact_kernel(
 
 
 class Convolutions:
-    """All of one direction, in one launch.
+    """Those of one direction that drive the layers of a turn, or that these drive, in one launch.
 
     Args:
-        kernels: f16, of all couplings. largest: the tile is this one, or a part of it.
+        weights: of all couplings. largest: the tile is this one, or a part of it.
         spreads: factors on the differences that are read, and on those that are sent on.
     """
 
@@ -514,25 +522,18 @@ class Convolutions:
         self,
         tasks: Sequence[Task],
         kernel: int,
-        kernels: Tensor,
-        dtype: torch.dtype,
+        weights: Tensor,
         largest: Tile,
         spreads: tuple[float, float],
     ) -> None:
-        self.tasks, self.kernels, self.spreads = tasks, kernels, spreads
-        self.weights = kernels.to(dtype)
-        self.table = torch.tensor(tasks, dtype=torch.int32, device=kernels.device)
+        self.tasks, self.weights, self.spreads = tasks, weights, spreads
+        self.table = torch.tensor(tasks, dtype=torch.int32, device=weights.device)
         # One that divides all of their outputs and channels.
         self.tile = largest._replace(
             outputs=gcd(largest.outputs, *(task.outputs for task in tasks)),
             depth=gcd(largest.depth, *(task.channels for task in tasks)),
         )
         self.cut = Cut(*map(tl.constexpr, (len(tasks), kernel, *self.tile[:3], *spreads)))
-
-    def refresh(self) -> None:
-        """Take up the kernels as they are now."""
-        if self.weights is not self.kernels:
-            self.weights.copy_(self.kernels)
 
     def programs(self, batch: int) -> int:
         """As many as any number of samples that move needs."""
@@ -562,6 +563,8 @@ class Convolutions:
         neurons: Neurons = Neurons(),  # noqa: B008, it is a value
     ) -> None:
         """Bring sums over all that was sent up to date; they may drive neurons."""
+        if not self.tasks:
+            return
         convolve_kernel[(self.programs(len(read)),)](
             read,
             self.weights,
@@ -580,11 +583,22 @@ class Convolutions:
 
 
 class Directions(NamedTuple):
-    """Both directions in one precision."""
+    """Both directions in one precision, a launch for each turn.
+
+    Attributes:
+        kernels: f16, of all couplings, and as weights in the precision, for each direction.
+    """
 
     precision: Precision
-    ups: Convolutions
-    downs: Convolutions
+    kernels: tuple[tuple[Tensor, Tensor], ...]
+    ups: list[Convolutions]
+    downs: list[Convolutions]
+
+    def refresh(self) -> None:
+        """Take up the kernels as they are now."""
+        for kernels, weights in self.kernels:
+            if weights is not kernels:
+                weights.copy_(kernels)
 
 
 def _limits(network: Network, learning: Learning) -> Iterator[str]:
@@ -604,7 +618,10 @@ class ConvDelta(Relaxer):
     """Convolutional networks of real, prototypical neurons below a few outputs."""
 
     takes = Capabilities(
-        neurons=frozenset({HardSigmoid}), dynamics=frozenset({Prototypical}), limits=_limits
+        neurons=frozenset({HardSigmoid}),
+        dynamics=frozenset({Prototypical}),
+        updates=frozenset(UPDATES),
+        limits=_limits,
     )
 
     def __post_init__(self) -> None:
@@ -617,8 +634,11 @@ class ConvDelta(Relaxer):
         map_sizes = (fast.coupling.above * prod(fast.map_shape) for fast in self.inner)
         *self.map_at, self.map_total = accumulate(map_sizes, initial=0)
         self.pool_channels = gcd(CHANNELS, *(fast.coupling.above for fast in self.inner))
+        self.turns = self.network.turns
         # From the outputs down: the longest sums first, so that none is begun last.
-        tasks = [self._tasks(n, fast) for n, fast in enumerate(self.inner, 1)][::-1]
+        tasks = [(n - 1, *self._tasks(n, fast)) for n, fast in enumerate(self.inner, 1)][::-1]
+        pools = [up for _, up, _ in tasks]
+        self.pools = torch.tensor(pools, dtype=torch.int32, device=self.device)
         self.half = self._directions(tasks, HALF)
         self.eight = self._directions(tasks, EIGHT) if self._sends_float8() else None
         kind = "float16" if self.eight is None else "float8"
@@ -633,16 +653,21 @@ class ConvDelta(Relaxer):
             and (self.device.type != "cuda" or torch.cuda.get_device_capability() >= (9, 0))
         )
 
-    def _directions(self, tasks: Sequence[tuple[Task, Task]], precision: Precision) -> Directions:
-        ups, downs = zip(*tasks, strict=True)
+    def _directions(
+        self, tasks: Sequence[tuple[int, Task, Task]], precision: Precision
+    ) -> Directions:
+        """From the tasks of each coupling, by the layer below it."""
         kernel, (kernels, turned, _) = self.inner[0].coupling.kernel, self.inner[0].room
         dtype, spread, field_spread, up, down = precision
         assert turned is not None
-        return Directions(
-            precision,
-            Convolutions(ups, kernel, turned, dtype, up, (spread, spread)),
-            Convolutions(downs, kernel, kernels, dtype, down, (field_spread, spread)),
-        )
+        back, forth = turned.to(dtype), kernels.to(dtype)
+        ups, downs = [], []
+        for turn in self.turns:
+            mine = [both for below, *both in tasks if below in turn]
+            each = [task for task, _ in mine], [task for _, task in mine]
+            ups.append(Convolutions(each[0], kernel, back, up, (spread, spread)))
+            downs.append(Convolutions(each[1], kernel, forth, down, (field_spread, spread)))
+        return Directions(precision, ((turned, back), (kernels, forth)), ups, downs)
 
     def _tasks(self, n: int, fast: FastConv) -> tuple[Task, Task]:
         """The convolutions of coupling n, up and down; they read each other's kernels, turned."""
@@ -654,6 +679,7 @@ class ConvDelta(Relaxer):
 
         def splits(channels: int, most: int) -> tuple[int, int]:
             terms = coupling.kernel**2 * channels
+            most = most if len(self.turns) == 1 else TERMS_IN_TURN
             return -(-terms // most), -(-terms // TERMS_FEW)
 
         up = below, kernel, maps, *driven, inputs, outputs, *window, *splits(inputs, TERMS_UP)
@@ -683,7 +709,8 @@ class ConvDelta(Relaxer):
         self._check_size(batch)
         state = torch.cat([flat(layer) for layer in self.start(batch)[0]], 1)
         state = F.pad(state, (0, self.total - state.shape[1]))
-        directions = self.half if self.eight is None or steps <= LAST else self.eight
+        last = LAST // len(self.turns)
+        directions = self.half if self.eight is None or steps <= last else self.eight
         precision = directions.precision
         delta = (self.network.neuron(state) * precision.spread).to(precision.dtype)
         maps = torch.zeros(batch, self.map_total, device=self.device)
@@ -691,16 +718,15 @@ class ConvDelta(Relaxer):
         start = RelaxState(state, told, maps, fields, torch.zeros_like(state))
         if directions is self.half:
             return self._run(directions, first, start, delta, steps)
-        for convolutions in directions[1:]:
-            convolutions.refresh()
-        nearly = self._run(directions, first, start, delta, steps - LAST)
-        rest = self._run(self.half, first, nearly.carried, None, LAST)
+        directions.refresh()
+        nearly = self._run(directions, first, start, delta, steps - last)
+        rest = self._run(self.half, first, nearly.carried, None, last)
         rest.ran += nearly.ran
         return rest
 
     def _check_size(self, batch: int) -> None:
-        tasks = (*self.half.ups.tasks, *self.half.downs.tasks)
-        positions = max(task.rows * task.columns for task in tasks)
+        ways = (*self.half.ups, *self.half.downs)
+        positions = max(task.rows * task.columns for way in ways for task in way.tasks)
         most = min(PLACES // max(self.total, self.map_total), POSITIONS_IN_ALL // positions)
         if batch > most:
             raise BinepError(
@@ -727,56 +753,73 @@ class ConvDelta(Relaxer):
         batch, integer = len(first), {"dtype": torch.int32, "device": self.device}
         order, count = torch.arange(batch, **integer), torch.full((1,), batch, **integer)
         changed, ran = torch.zeros(steps, batch, **integer), torch.full((batch,), steps, **integer)
-        precision, ups, downs = directions
+        precision, _, *ways = directions
         field_delta = torch.zeros_like(now.fields, dtype=precision.dtype)
         new_delta = torch.zeros_like(now.sent, dtype=precision.dtype)
         pooled = torch.empty_like(now.state)
         pooled[:, : self.sizes[0]] = flat(first)
         unit = UNIT if held is None else FINEST.value
-        neurons = Neurons(pooled, now.state, now.sent, now.sent.clone(), new_delta, held, unit)
+        # Layers of a turn do not listen to each other, so that they may send in place.
+        new_sent = now.sent if len(self.turns) > 1 else now.sent.clone()
+        neurons = Neurons(pooled, now.state, now.sent, new_sent, new_delta, held, unit)
         moving = Moving(order, count, changed[0], batch)
-        up_parts, down_parts = ups.parts(batch), downs.parts(batch)
-        scales, before = self._scales(), now.state
+        ways = [(up, up.parts(batch), down, down.parts(batch)) for up, down in zip(*ways)]
+        scales, before, every = self._scales(), now.state, EVERY // len(self.turns)
         if delta is not None:
-            ups.launch(delta, now.maps, moving, up_parts, self.neuron)
+            for up, parts, _, _ in ways:
+                up.launch(delta, now.maps, moving, parts, self.neuron)
         for t in range(steps):
             if t + 1 == steps:
                 before = now.state.clone()
             moving = moving._replace(changed=changed[t])
-            pool_and_top_kernel[(self._pool_programs(batch),)](
-                now.maps,
-                now.fields,
-                field_delta,
-                neurons,
-                moving,
-                self.half.ups.table,
-                scales,
-                target,
-                self.neuron,
-                self.map_total,
-                self.total,
-                TASKS=len(ups.tasks),
-                POOL=self.inner[0].coupling.pool,
-                CHANNELS=self.pool_channels,
-                FEW=self.sizes[-1],
-                SPREAD=precision.field_spread,
-                enable_fp_fusion=False,
-            )
-            downs.launch(field_delta, now.down, moving, down_parts, self.neuron, neurons)
-            ups.launch(new_delta, now.maps, moving, up_parts, self.neuron)
-            if t % EVERY == EVERY - 1 and held is None:
+            for turn, (up, up_parts, down, down_parts) in enumerate(ways):
+                self._pool(turn, now, field_delta, neurons, moving, scales, target, precision)
+                down.launch(field_delta, now.down, moving, down_parts, self.neuron, neurons)
+                up.launch(new_delta, now.maps, moving, up_parts, self.neuron)
+            if t % every == every - 1 and held is None:
                 compact_kernel[(1,)](moving, ran, t, BATCH=power_of_two(batch), num_warps=1)
             neurons = neurons._replace(sent=neurons.new_sent, new_sent=neurons.sent)
         now = now._replace(sent=neurons.sent)
         residual = (now.state - before).abs().amax(1)
         return Phase(self._layers(now.state), self._layers(now.sent), residual, ran, now)
 
-    def _pool_programs(self, batch: int) -> int:
-        """One for each sample's outputs, then those that pool."""
-        shapes = self.network.layer_shapes[1:-1]
-        return batch + sum(
-            -(-batch * height * width // POSITIONS.value) * (channels // self.pool_channels)
-            for channels, height, width in shapes
+    def _pool(
+        self,
+        turn: int,
+        now: RelaxState,
+        field_delta: Tensor,
+        neurons: Neurons,
+        moving: Moving,
+        scales: Scales,
+        target: Target,
+        precision: Precision,
+    ) -> None:
+        """Pools, and what moves or is sent down by them in a turn."""
+        # One for each sample's outputs, if they move, then those that pool.
+        outputs = moving.batch if len(self.sizes) - 1 in self.turns[turn] else 0
+        pools = sum(
+            -(-moving.batch * height * width // POSITIONS.value) * (channels // self.pool_channels)
+            for channels, height, width in self.network.layer_shapes[1:-1]
+        )
+        pool_and_top_kernel[(outputs + pools,)](
+            now.maps,
+            now.fields,
+            field_delta,
+            neurons,
+            moving._replace(batch=outputs),
+            self.pools,
+            scales,
+            target,
+            self.neuron,
+            self.map_total,
+            self.total,
+            TASKS=len(self.inner),
+            TURN=turn if len(self.turns) > 1 else -1,
+            POOL=self.inner[0].coupling.pool,
+            CHANNELS=self.pool_channels,
+            FEW=self.sizes[-1],
+            SPREAD=precision.field_spread,
+            enable_fp_fusion=False,
         )
 
     def _scales(self) -> Scales:

@@ -14,7 +14,9 @@ import triton.language as tl
 from torch import Tensor
 
 from binep.core.dynamics import Prototypical
+from binep.core.network import UPDATES
 from binep.core.plan import PhasePlan
+from binep.engines.base import Capabilities
 from binep.engines.cuda.convolution import launch
 from binep.engines.cuda.layout import FastConv, FastDense
 from binep.engines.cuda.relaxers.base import Phase, Relaxer, all_dense, largest_change
@@ -187,6 +189,8 @@ def few_outputs_kernel(
 class Stepwise(Relaxer):
     """Any network."""
 
+    takes = Capabilities(updates=frozenset(UPDATES))
+
     def relax(
         self, first: Tensor, phase: PhasePlan, origin: Phase | None, labels: Tensor | None
     ) -> Phase:
@@ -209,15 +213,23 @@ class Stepwise(Relaxer):
     def step(
         self, first: Tensor, state: list[Tensor], activity: list[Tensor], target: Target
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """All layers move at once, from the states of the step before."""
-        layers = range(len(state))
-        moved = self._move(layers, first, dict(enumerate(activity)), state, target)
-        return [moved[n][0] for n in layers], [moved[n][1] for n in layers]
+        """All layers move at once, or those of each turn from what the turn before has become."""
+        state, activity = [*state], [*activity]
+        for layers in self.network.turns:
+            found = self._move(layers, first, dict(enumerate(activity)), state, target)
+            for n, moved in found.items():
+                state[n], activity[n] = moved
+        return state, activity
 
     @cached_property
     def _few(self) -> bool:
         """Whether the outputs are so few that their product is done where it is needed."""
         return self.network.layer_shapes[-1][0] <= FEW and not self.network.neuron.binary
+
+    def _pools(self, n: int) -> bool:
+        """Whether a coupling sends down through the switches that its sums have."""
+        fast = self.couplings[n]
+        return isinstance(fast, FastConv) and fast.coupling.pool > 1
 
     def _move(
         self,
@@ -234,7 +246,7 @@ class Stepwise(Relaxer):
         """
         top, found = len(self.couplings) - 1, {}
         ups: dict[int, tuple[Tensor, Tensor | None]] = {0: (first, None)}
-        for n in layers:
+        for n in {*layers, *(n + 1 for n in layers if n < top and self._pools(n + 1))}:
             if n > 0 and not (n == top and self._few):
                 ups[n] = self.couplings[n].up(sources[n - 1])
         for n in layers:
@@ -260,7 +272,8 @@ class Stepwise(Relaxer):
     @cached_property
     def _two_coloured(self) -> bool:
         dense = all_dense(self.network)
-        return dense and isinstance(self.network.dynamics, Prototypical) and len(self.couplings) > 1
+        free = isinstance(self.network.dynamics, Prototypical) and len(self.couplings) > 1
+        return dense and free and len(self.network.turns) == 1
 
     def _free_two_coloured(
         self, first: Tensor, state: list[Tensor], activity: list[Tensor], steps: int
