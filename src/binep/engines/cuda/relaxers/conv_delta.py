@@ -753,7 +753,7 @@ class ConvDelta(Relaxer):
         batch, integer = len(first), {"dtype": torch.int32, "device": self.device}
         order, count = torch.arange(batch, **integer), torch.full((1,), batch, **integer)
         changed, ran = torch.zeros(steps, batch, **integer), torch.full((batch,), steps, **integer)
-        precision, _, *ways = directions
+        precision, _, *both = directions
         field_delta = torch.zeros_like(now.fields, dtype=precision.dtype)
         new_delta = torch.zeros_like(now.sent, dtype=precision.dtype)
         pooled = torch.empty_like(now.state)
@@ -763,7 +763,8 @@ class ConvDelta(Relaxer):
         new_sent = now.sent if len(self.turns) > 1 else now.sent.clone()
         neurons = Neurons(pooled, now.state, now.sent, new_sent, new_delta, held, unit)
         moving = Moving(order, count, changed[0], batch)
-        ways = [(up, up.parts(batch), down, down.parts(batch)) for up, down in zip(*ways)]
+        both = zip(*both, strict=True)
+        ways = [(up, up.parts(batch), down, down.parts(batch)) for up, down in both]
         scales, before, every = self._scales(), now.state, EVERY // len(self.turns)
         if delta is not None:
             for up, parts, _, _ in ways:
