@@ -85,10 +85,7 @@ def write_whole(path: Path, content: bytes | str) -> None:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.", suffix=TEMPORARY)
         temporary = Path(name)
         try:
-            with os.fdopen(handle, "wb") as stream:
-                stream.write(data)
-                stream.flush()
-                os.fsync(stream.fileno())
+            _write_and_close(handle, data)
             temporary.chmod(0o666 & ~_umask())
             temporary.replace(path)
         except BaseException:
@@ -102,11 +99,9 @@ def append_line(path: Path, line: str) -> None:
     """Add one line to a file and make sure that it has reached the disk."""
     with telling("write", path):
         before = path.stat().st_size if path.exists() else 0
+        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _AT_ONCE, 0o666)
         try:
-            with path.open("a", encoding="utf-8") as stream:
-                stream.write(line + "\n")
-                stream.flush()
-                os.fsync(stream.fileno())
+            _write_and_close(handle, f"{line}\n".encode())
         except OSError:
             with suppress(OSError):
                 os.truncate(path, before)
@@ -114,9 +109,12 @@ def append_line(path: Path, line: str) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Create a folder and those above it."""
+    """Create a folder and those above it, so that they are there also after a crash."""
     with telling("create", path):
+        missing = [each for each in (path, *path.parents) if not each.exists()]
         path.mkdir(parents=True, exist_ok=True)
+        for each in missing:
+            _sync_folder(each.parent)
 
 
 def check_file(path: Path) -> None:
@@ -149,6 +147,17 @@ def remove_leftovers(folder: Path) -> None:
     for path in folder.glob(f"*{TEMPORARY}"):
         with suppress(OSError):
             path.unlink()
+
+
+def _write_and_close(handle: int, data: bytes) -> None:
+    """Write all of it, however little the system takes at a time, and wait for the disk."""
+    try:
+        left = memoryview(data)
+        while left:
+            left = left[os.write(handle, left) :]
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _umask() -> int:

@@ -21,6 +21,7 @@ from binep.errors import BinepError
 from binep.training import checkpoints, runs
 from binep.training import recipe as recipes
 from binep.training.progress import Watcher
+from binep.training.signals import listening
 from binep.training.trainer import Trainer
 from conftest import small_recipe
 
@@ -153,6 +154,14 @@ def test_every_training_of_a_process_hears_of_a_signal(tmp_path):
     recipe = small_recipe("digits-1fc-w", "training.epochs=1000")
     stopped = runs.train_side_by_side(recipe, [0, 1], out=tmp_path, watchers=watchers)
     assert [run.exit_code for run in stopped] == [143, 143]
+
+
+def test_a_training_that_begins_after_a_signal_was_stopped_by_it_too():
+    with listening() as first:
+        first.hear(signal.SIGTERM)
+        with listening(first.stop) as second, listening() as other:
+            assert second.stop.is_set() and second.signal == signal.SIGTERM
+            assert not other.stop.is_set() and other.signal is None
 
 
 def test_checkpoints_within_an_epoch_change_nothing(straight, tmp_path):

@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -345,6 +345,7 @@ def train(
         recipe, recipe.hold_out(dataset.to(place)), seed, place, engine, watcher.say
     )
     make_folder(folder)
+    commit()  # asked of a process of its own, which would share what is claimed
     with claimed(folder), fitting_threads(trainer):
         # Once more: another process may have trained here while this one read the data.
         check_earlier(recipe, seed, out, resume)
@@ -677,6 +678,7 @@ def environment(device: torch.device) -> dict[str, Any]:
     }
 
 
+@cache
 def commit() -> str | None:
     """The commit of the source that runs, if it runs from a checkout; `+` marks local changes."""
     here = Path(binep.__file__).resolve().parent

@@ -65,6 +65,8 @@ def listening(
         found = {number: signal.getsignal(number) for number in numbers if number not in _before}
         mine = [number for number, handler in found.items() if handler is not signal.SIG_IGN]
         _before.update({number: found[number] for number in mine})
+    # Who begins after a signal, and shares what it has set, is stopped by it too.
+    requests.signal = next((each.signal for each in _listening if each.stop is stop), None)
     _listening.append(requests)
     for number in mine:
         signal.signal(number, _deliver)
