@@ -1,0 +1,159 @@
+"""What layers in turn save: seconds per epoch of a recipe as it is and with them, in one run.
+
+    python benchmarks/turns.py [RECIPE ...] [--train 400] [--engine auto] [--device auto]
+    python benchmarks/turns.py cifar10-conv-w-a --cut 800 1600 3200
+
+Real neurons take half of the steps in turn; bits lose their inner state (`hopfield`). Both networks
+first train on digits (those that come with binep, stretched to the size that the recipe asks for),
+since samples of an untrained network rest sooner; then they take turns, and the table has the
+median mini-batch times the mini-batches of an epoch. `--cut` compares how finely the convolutions
+of a turn are cut up on a GPU.
+"""
+
+import argparse
+import math
+import statistics
+import time
+from collections.abc import Sequence
+from itertools import islice
+
+import torch
+import torch.nn.functional as F
+
+from binep.core.metrics import Tally
+from binep.data import Dataset, Split, load
+from binep.engines.base import Engine, TakesMany
+from binep.engines.select import DEVICES, select_device, select_engine
+from binep.errors import BinepError
+from binep.studies.bench import mini_batches
+from binep.training import recipe as recipes
+from binep.training.recipe import Recipe
+from binep.training.trainer import random_streams
+
+RECIPES = (
+    "mnist-1fc-w",
+    "mnist-2fc-w",
+    "mnist-conv-w",
+    "cifar10-conv-w-a",
+    "mnist-1fc-wa",
+    "mnist-2fc-wa",
+    "mnist-conv-wa",
+)
+# Gains and taus with which bits learn something, so that they are as busy as in a training.
+BITS = {
+    "mnist-1fc-wa": ["network.gain=[2.0, 1.0]", "optimizer.tau=[1e-6, 8e-7]"],
+}
+ROUNDS = 5
+
+
+def in_turn(recipe: Recipe) -> list[str]:
+    """What makes a recipe's layers move in turn."""
+    if recipe.network.activations == "binary":
+        more = ["network.dynamics=hopfield", "learning.sign=positive", "learning.beta=1"]
+        return [*more, "learning.free_steps=100", "learning.nudged_steps=50"]
+    steps = recipe.learning.free_steps // 2, recipe.learning.nudged_steps // 2
+    return [
+        "network.updates=alternating",
+        *(f"learning.{kind}_steps={n}" for kind, n in zip(("free", "nudged"), steps, strict=True)),
+    ]
+
+
+def stretched(recipe: Recipe, device: torch.device) -> Dataset:
+    """The digits as images of the size and colours of a recipe's own."""
+    source, digits = recipe.source, load("digits")
+    colours, *size = source.image_shape
+    images = F.interpolate(digits.train.images.float(), size, mode="bilinear")
+    split = Split(images.round().byte().expand(-1, colours, -1, -1), digits.train.labels)
+    made = Dataset(recipe.data.name, split, split, source.classes, source.mean, source.std)
+    return made.to(device)
+
+
+class Subject:
+    """An engine, and the mini-batches that it trains on, several in one call if it wants them."""
+
+    def __init__(self, recipe: Recipe, engine: str, device: torch.device, train: int) -> None:
+        streams = random_streams(0)
+        network = recipe.build_network(streams["init"]).to(device)
+        optimizers = recipe.build_optimizers(network, streams["noise"])
+        learning = recipe.build_learning(streams["sign"])
+        self.engine: Engine = select_engine(engine, network, learning, optimizers, print)
+        self.at_once = self.engine.at_once if isinstance(self.engine, TakesMany) else 1
+        self.size, self.device = recipe.training.batch_size, device
+        self.source = mini_batches(recipe, stretched(recipe, device), streams)
+        self.epoch = math.ceil(recipe.source.train_count / self.size)
+        self.milliseconds: list[float] = []
+        self.time(max(1, train))
+        self.milliseconds.clear()
+
+    def time(self, count: int) -> Tally:
+        """Train on so many mini-batches, and note how long one took."""
+        chosen = list(islice(self.source, -(-count // self.at_once) * self.at_once))
+        calls = [
+            [torch.cat(parts) for parts in zip(*chosen[n : n + self.at_once], strict=True)]
+            for n in range(0, len(chosen), self.at_once)
+        ]
+        self._wait()
+        start = time.perf_counter()
+        for x, labels in calls:
+            if isinstance(self.engine, TakesMany):
+                self.engine.train_many(x, labels, self.size)
+            else:
+                self.engine.train(x, labels)
+        self._wait()
+        self.milliseconds.append(1e3 * (time.perf_counter() - start) / len(chosen))
+        return self.engine.collect()
+
+    def _wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+
+def measure(name: str, subjects: Sequence[tuple[str, Recipe]], options: argparse.Namespace) -> None:
+    """Print a line for each subject; they are timed one after the other, several times."""
+    device, made = select_device(options.device), []
+    for label, recipe in subjects:
+        try:
+            made.append((label, Subject(recipe, options.engine, device, options.train)))
+        except BinepError as error:
+            print(f"| {name} | {label} | {error} |", flush=True)
+    tallies: dict[str, Tally] = {}
+    for _ in range(ROUNDS):
+        for label, subject in made:
+            tallies[label] = subject.time(options.batches)
+    first = None
+    for label, subject in made:
+        middle, seen = statistics.median(subject.milliseconds), tallies[label]
+        first = first or middle
+        steps = (f"{n / seen.batches:.1f}" for n in (seen.free_steps, seen.nudged_steps))
+        print(
+            f"| {name} | {label} | {middle:.3f} | {max(subject.milliseconds):.3f} | "
+            f"{middle * subject.epoch / 1e3:.2f} | {first / middle:.2f} | {' + '.join(steps)} | "
+            f"{100 * seen.wrong['average'] / seen.samples:.1f} | {subject.engine.precision} |",
+            flush=True,
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("recipes", nargs="*", default=RECIPES)
+    parser.add_argument("--train", type=int, default=400, help="mini-batches before the timing")
+    parser.add_argument("--batches", type=int, default=64, help="timed, each of 5 times")
+    parser.add_argument("--engine", default="auto")
+    parser.add_argument("--device", default="auto", choices=DEVICES)
+    parser.add_argument("--cut", type=int, nargs="*", help="terms of a sum in one program")
+    options = parser.parse_args()
+    print("| recipe | layers | ms | slowest | s/epoch | ratio | steps | wrong % | precision |")
+    print("|---|---|--:|--:|--:|--:|--:|--:|---|")
+    for name in options.recipes:
+        recipe = recipes.load(name)
+        turned = recipes.load(name, [*in_turn(recipe), *BITS.get(name, [])])
+        measure(name, [("as they are", recipe), ("in turn", turned)], options)
+        for terms in options.cut or ():
+            from binep.engines.cuda.relaxers import conv_delta
+
+            conv_delta.TERMS_IN_TURN = terms
+            measure(name, [(f"in turn, {terms} terms", turned)], options)
+
+
+if __name__ == "__main__":
+    main()
