@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from binep import Bop, Dense, HardSigmoid, Heaviside, Network
-from binep.core.dynamics import Dynamics, EnergyBased, Prototypical
+from binep.core.dynamics import Dynamics, EnergyBased, Hopfield, Prototypical
 from binep.core.neurons import Neuron
 from binep.core.plan import ContrastPlan, PhasePlan
 from binep.deploy import c_program, rules
@@ -45,6 +45,11 @@ class Reference:
         network = Network((1,), [Dense(1, 1)], classes=1)
         return (beta * network.pull([torch.from_numpy(s)], torch.from_numpy(target))).numpy()
 
+    def nudge_bit(self, beta: float, target: Array) -> Array:
+        network = Network((1,), [Dense(1, 1)], dynamics="hopfield", classes=1)
+        wanted = torch.from_numpy(target)
+        return (beta * network.pull([torch.zeros_like(wanted)], wanted)).numpy()
+
     def flip(self, w: Array, m: Array, tau: float) -> Array:
         # With gamma = 1 the momentum after the first gradient is that gradient.
         weight = torch.nn.Parameter(torch.from_numpy(w.copy()))
@@ -63,7 +68,7 @@ class Numpy:
     """binep/deploy/rules.py"""
 
     def runs(self, neuron: Neuron, dynamics: Dynamics) -> bool:
-        return True
+        return not isinstance(dynamics, Hopfield)
 
     def send(self, neuron: Neuron, s: Array) -> Array:
         if isinstance(neuron, Heaviside):
@@ -146,10 +151,11 @@ class C:
     """binep/deploy/c/rules.h, with the constants that an export of such a network has."""
 
     def runs(self, neuron: Neuron, dynamics: Dynamics) -> bool:
-        return True
+        return not isinstance(dynamics, Hopfield)
 
     def send(self, neuron: Neuron, s: Array) -> Array:
-        return _call(_compiled(neuron, Prototypical(True)).send, np.empty_like(s), len(s), s)
+        dynamics = EnergyBased(0.5) if isinstance(neuron, Heaviside) else Prototypical(True)
+        return _call(_compiled(neuron, dynamics).send, np.empty_like(s), len(s), s)
 
     def step(
         self, neuron: Neuron, dynamics: Dynamics, s: Array, drive: Array, pull: Array | None
@@ -225,6 +231,7 @@ def _build(learning: FixedRule | None = None, **system: Any) -> ctypes.CDLL:
         classes=2,
         per_class=1,
         readout="average",
+        updates="simultaneous",
         **system,
     )
     folder = Path(mkdtemp())
@@ -256,7 +263,7 @@ class Numba:
     """binep/engines/numba/rules.py"""
 
     def runs(self, neuron: Neuron, dynamics: Dynamics) -> bool:
-        return isinstance(neuron, Heaviside) == isinstance(dynamics, EnergyBased)
+        return isinstance(neuron, Heaviside) == isinstance(dynamics, EnergyBased | Hopfield)
 
     def send(self, neuron: Neuron, s: Array) -> Array:
         if isinstance(neuron, Heaviside):
@@ -270,6 +277,8 @@ class Numba:
             if pull is None:
                 return _compiled_by_numba("clamp")(drive)
             return _compiled_by_numba("step_prototypical")(drive, pull, dynamics.clamp_nudged)
+        if isinstance(dynamics, Hopfield):
+            return drive if pull is None else _compiled_by_numba("step_bit")(drive, pull)
         assert isinstance(dynamics, EnergyBased) and isinstance(neuron, Heaviside)
         window = neuron.threshold, neuron.sigma, 1 / (2 * neuron.sigma)
         force = _compiled_by_numba("slope")(s, *map(np.float32, window)) * drive
@@ -279,6 +288,9 @@ class Numba:
 
     def nudge(self, beta: float, target: Array, s: Array) -> Array:
         return _compiled_by_numba("nudge")(s, target, np.float32(beta))
+
+    def nudge_bit(self, beta: float, target: Array) -> Array:
+        return _compiled_by_numba("nudge_bit")(target, np.float32(beta))
 
     def flip(self, w: Array, m: Array, tau: float) -> Array:
         return _compiled_by_numba("flip")(w, m, np.float32(tau))
@@ -295,6 +307,8 @@ class Triton:
     """binep/engines/cuda/rules.py, on the GPU or in Triton's interpreter."""
 
     def runs(self, neuron: Neuron, dynamics: Dynamics) -> bool:
+        if isinstance(dynamics, Hopfield):
+            return False
         return not isinstance(dynamics, EnergyBased) or dynamics.dt == 0.5
 
     def send(self, neuron: Neuron, s: Array) -> Array:

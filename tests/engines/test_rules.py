@@ -7,7 +7,7 @@ import pytest
 from languages import LANGUAGES, REFERENCE, STATE_BITS, missing
 
 from binep import HardSigmoid, Heaviside
-from binep.core.dynamics import EnergyBased, Prototypical
+from binep.core.dynamics import EnergyBased, Hopfield, Prototypical
 
 NEURONS = [HardSigmoid(), Heaviside(), Heaviside(0.5, 0.25), Heaviside(0.4, 0.3)]
 SYSTEMS = [
@@ -15,6 +15,7 @@ SYSTEMS = [
     (HardSigmoid(), Prototypical(False)),
     *((neuron, EnergyBased(0.5)) for neuron in NEURONS),
     (Heaviside(0.4, 0.3), EnergyBased(0.3)),
+    (Heaviside(), Hopfield()),
 ]
 
 
@@ -86,6 +87,16 @@ def test_the_nudge(rules, beta: float):
     target, s = every(np.array([0, 1], np.float32), around(0, 0.5, 1, -0.25, 1.5, 0.3))
     expected = REFERENCE.nudge(beta, target, s)
     np.testing.assert_array_equal(rules.nudge(beta, target, s), expected)
+
+
+@pytest.mark.parametrize("beta", [0.1, -0.1, 2.0])
+@pytest.mark.parametrize("rules", who("nudge_bit"))
+def test_the_nudge_of_a_bit_alone(rules, beta: float):
+    """It does not follow the state; targets may be softened."""
+    target = around(0, 1, 0.5, 0.3)
+    expected = REFERENCE.nudge_bit(beta, target)
+    assert len(np.unique(expected)) > 3
+    np.testing.assert_array_equal(rules.nudge_bit(beta, target), expected)
 
 
 @pytest.mark.parametrize("tau", [0.0, 0.25, 1e-7])

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import torch
 
 from binep.core.couplings import ConvPool
-from binep.core.dynamics import EnergyBased, Prototypical
+from binep.core.dynamics import EnergyBased, Hopfield, Prototypical
 from binep.core.gradients import EquilibriumPropagation, Learning
 from binep.core.network import Network
 from binep.core.neurons import HardSigmoid, Heaviside
@@ -41,7 +41,8 @@ def _differences(network: Network, learning: Learning) -> Iterable[str]:
 PACKED = Capabilities(
     weights=frozenset({BinaryWeight}),
     neurons=frozenset({Heaviside}),
-    dynamics=frozenset({EnergyBased}),
+    dynamics=frozenset({EnergyBased, Hopfield}),
+    updates=frozenset({"simultaneous", "alternating"}),
     learning=frozenset({EquilibriumPropagation}),
     device="cpu",
     limits=_sums_of_bits,

@@ -97,12 +97,8 @@ class CpuEngine:
         """What does not change while a mini-batch relaxes, with the signs as they are now."""
         raise NotImplementedError
 
-    def _run(self, clamped: Any, target: Tensor, plan: ContrastPlan, *, keep: bool = False) -> Any:
-        """Run all phases; `keep`: all states of each are asked for."""
-        raise NotImplementedError
-
-    def _states(self, ends: Any, phase: int) -> list[Tensor]:
-        """s1..sN at the end of a phase, (batch, *layer)."""
+    def _run(self, clamped: Any, target: Tensor, plan: ContrastPlan) -> Any:
+        """Run all phases."""
         raise NotImplementedError
 
     def _prepare(self, clamped: Any, ends: Any, plan: ContrastPlan) -> Any:
@@ -149,13 +145,6 @@ class CpuEngine:
         target = self.network.target(labels)
         ends = self._run(self._clamp(x), target, free)
         return metrics.tally(self.network, ends.free, labels, target)
-
-    @torch.no_grad()
-    def relax(self, x: Tensor, labels: Tensor, beta: float) -> list[list[Tensor]]:
-        """The states s1..sN after each phase of the plan with this beta."""
-        plan = replace(self.learning, beta=beta).plan()
-        ends = self._run(self._clamp(x), self.network.target(labels), plan, keep=True)
-        return [self._states(ends, phase) for phase in range(len(plan.phases))]
 
     def collect(self) -> Tally:
         """What was counted over the mini-batches trained on since the last call."""

@@ -13,7 +13,7 @@ from numba import extending
 rule: Any = extending.register_jitable
 overload: Any = extending.overload
 
-_ZERO, _ONE, _TWO = np.float32(0), np.float32(1), np.float32(2)
+_ZERO, _HALF, _ONE, _TWO = np.float32(0), np.float32(0.5), np.float32(1), np.float32(2)
 
 
 def where(condition, yes, no):
@@ -64,6 +64,12 @@ def nudge(state, target, beta):
 
 
 @rule
+def nudge_bit(target, beta):
+    """`beta (y - 1/2)` on a bit alone, whatever it is now."""
+    return nudge(_HALF, target, beta)
+
+
+@rule
 def step_energy(state, force, keep, take):
     """`clamp(keep s + take force, 0, 1)`, `force = rho'(s) drive + nudge`, `keep = 1 - dt`,
     `take = dt`."""
@@ -75,6 +81,12 @@ def step_prototypical(drive, pull, clamped):
     """`rho(drive) + nudge` of a nudged output, clamped to [0, 1] or not."""
     moved = clamp(drive) + pull
     return clamp(moved) if clamped else moved
+
+
+@rule
+def step_bit(drive, pull):
+    """`drive + nudge`: the state of a bit alone, which is sent as `fires` and then forgotten."""
+    return drive + pull
 
 
 @rule

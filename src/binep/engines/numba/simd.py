@@ -311,6 +311,49 @@ def advance(typing_context, s, drive, j, motion, window, nudge):
     return types.UniTuple(types.uint64, 2)(s, drive, j, motion, window, nudge), code
 
 
+def _drives(context, builder, kinds, side):
+    """What comes from one side on 64 neurons, four times sixteen float32; see `decide`."""
+    parts = cgutils.unpack_tuple(builder, side)
+    if len(parts) == 2:
+        spots = _places(context, builder, kinds[0], parts[0], parts[1], _FLOATS)
+        return [_load(builder, spot) for spot in spots]
+    counts, at, active, gain, *rest = parts
+    active, gain = _splat(builder, active, _INTS), _Floats(builder, _splat(builder, gain, _FLOATS))
+    found = []
+    for spot in _places(context, builder, kinds[0], counts, at, _INTS):
+        positive = builder.load(spot, align=4)
+        sums = builder.sub(builder.add(positive, positive), active)
+        found.append(gain * _Floats(builder, builder.sitofp(sums, _FLOATS)))
+    if rest:
+        spots = _places(context, builder, kinds[4], rest[0], rest[1], _FLOATS)
+        found = [each + _load(builder, spot) for each, spot in zip(found, spots, strict=True)]
+    return found
+
+
+@intrinsic
+def decide(typing_context, up, down, pull, threshold):
+    """The bits that 64 neurons without an inner state choose: where `rules.step_bit` fires.
+
+    Args:
+        up, down: what comes from either side. As it is: array, from which entry on. Or as counts of
+            positive synapses: `gain (2 count - active)`: counts, from where on, active, gain; with
+            a bias as well: bias, from where on.
+        pull: of the nudge, array, from which entry on; or empty.
+    """
+
+    def code(context, builder, signature, args):
+        kinds = signature.args
+        ups, downs = (_drives(context, builder, kinds[n], args[n]) for n in (0, 1))
+        drives, limit = [a + b for a, b in zip(ups, downs, strict=True)], args[3]
+        if len(kinds[2]):
+            pulls = _drives(context, builder, kinds[2], args[2])
+            drives = [rules.step_bit(a, b) for a, b in zip(drives, pulls, strict=True)]
+        limit = _Floats(builder, _splat(builder, limit, _FLOATS))
+        return _word(builder, [_bits(rules.fires(drive, limit)) for drive in drives])
+
+    return types.uint64(up, down, pull, threshold), code
+
+
 @intrinsic
 def inclined(typing_context, state, drive, j, motion):
     """The bits that the 64 neurons from j on, all in one `state`, have after a step that they fully

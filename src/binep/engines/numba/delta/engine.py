@@ -87,9 +87,7 @@ class DeltaEngine(CpuEngine):
             drive += first.coupling.bias
         return Clamped(x, drive, None)
 
-    def _run(
-        self, clamped: Clamped, target: Tensor, plan: ContrastPlan, *, keep: bool = False
-    ) -> DeltaEnds:
+    def _run(self, clamped: Clamped, target: Tensor, plan: ContrastPlan) -> DeltaEnds:
         relaxer, rows = self._relaxer, target.contiguous().numpy()
         shallow_one = isinstance(relaxer, shallow.Shallow)
         announce(shallow.settle_share if shallow_one else deep.advance_share)
@@ -113,9 +111,6 @@ class DeltaEngine(CpuEngine):
             taken += settled.taken
         self.activity += Activity(steps=taken, samples=len(rows))
         return DeltaEnds(clamped.x, steps, states[0][-1], residuals[0], states)
-
-    def _states(self, ends: DeltaEnds, phase: int) -> list[Tensor]:
-        return ends.states[phase]
 
     # --- learning
 

@@ -213,5 +213,7 @@ def drive_from_pixels(wiring, synapses, sample, pixels, gain):
     fill(sample.counts, at, at + 64 * words, -excess)
     for w in range(words):
         expand(sample.planes, w, 2 * words, levels, sample.counts, at + 64 * w, 0)
-    first = wiring.start[0]
-    drive_up(sample.counts, at, total, gain, synapses.bias, sample, first, wiring.start[1])
+    count, total = wiring.start[1], np.int32(total)
+    positive, bias, up = sample.counts[at : at + count], synapses.bias[:count], sample.up[:count]
+    for j in range(len(up)):
+        up[j] = gain[j] * np.float32(np.int32(2) * positive[j] - total) + bias[j]

@@ -20,6 +20,7 @@ from binep.engines.numba.packed.dense_events import Synapses
 from binep.engines.numba.packed.layout import Layout
 from binep.engines.numba.packed.relaxing import Found, Net, Phases, relax_share
 from binep.engines.numba.packed.sample import new_sample
+from binep.engines.numba.packed.settling import Chain, settle_share
 from binep.engines.numba.packed.stepping import Motion
 from binep.engines.numba.pixels import convolve_share
 
@@ -97,7 +98,12 @@ class PackedEngine(CpuEngine):
         self.own_threads = all(isinstance(coupling, Dense) for coupling in network.couplings)
         scales = (np.zeros(layout.cells, np.float32) for _ in range(3))
         self._synapses = Synapses(np.zeros(layout.words, np.uint64), *scales)
-        self._net = Net(layout.wiring, self._synapses, _motion(network))
+        still = layout.wiring, self._synapses
+        self._net: Net | Chain = (
+            Chain(*still, *_levels(network))
+            if network.dynamics.bits
+            else Net(*still, _motion(network))
+        )
 
     # --- relaxation -----------------------------------------------------------------------------
 
@@ -149,27 +155,25 @@ class PackedEngine(CpuEngine):
                 gain = below.spread(np.full(below.channels, scale[0], np.float32))
                 synapses.gain_down[below.start : below.start + below.cells] = gain
 
-    def _run(
-        self, clamped: Input, target: Tensor, plan: ContrastPlan, *, keep: bool = False
-    ) -> PackedEnds:
-        phases = list(plan.phases)
+    def _run(self, clamped: Input, target: Tensor, plan: ContrastPlan) -> PackedEnds:
+        phases, bits_alone = list(plan.phases), self.network.dynamics.bits
         # A mini-batch settles as a whole: see when each phase does, then run it so far.
-        for n, phase in enumerate(phases if plan.tolerance is not None else []):
+        waits = plan.tolerance is not None and not bits_alone
+        for n, phase in enumerate(phases if waits else []):
             tried = self._relax(clamped, target, plan.margin, phases[: n + 1], trace=True)
             trace = tried.residuals[n, :, : phase.steps].max(0)
             settled = np.flatnonzero(trace <= np.float32(plan.tolerance))
             if len(settled):
                 phases[n] = replace(phase, steps=int(settled[0]) + 1)
-        found = self._relax(clamped, target, plan.margin, phases, keep=keep)
+        found = self._relax(clamped, target, plan.margin, phases)
         residual = float(found.residuals[0].max())
-        steps = [phase.steps for phase in phases]
+        steps = found.steps.max(1).tolist() if bits_alone else [phase.steps for phase in phases]
         return PackedEnds(clamped.x, steps, torch.from_numpy(found.top), residual, found)
 
     def _relax(
         self, clamped: Input, target: Tensor, margin: float, phases: list[PhasePlan], *,
-        keep: bool = False, trace: bool = False,
+        trace: bool = False,
     ) -> Found:  # fmt: skip
-        announce(relax_share)
         layout, batch, count = self._layout, len(target), len(phases)
         cells, x = layout.cells, clamped.x
         steps = [phase.steps for phase in phases]
@@ -187,14 +191,19 @@ class PackedEngine(CpuEngine):
             bits=np.empty((count, batch, cells // 64), np.uint64),
             switches=np.empty((count, batch if layout.hidden_conv else 0, cells), np.int32),
             top=np.empty((batch, layout.layers[-1].channels), np.float32),
-            states=np.empty((count, batch if keep else 0, cells), np.float32),
             residuals=np.zeros((count, batch, max(2, *steps, 0) if trace else 1), np.float32),
             events=np.zeros(batch, np.int64),
-            steps=np.zeros(batch, np.int64),
+            steps=np.zeros((count, batch), np.int64),
         )
-        targets, early = target.contiguous().numpy(), self.early_stop and not trace
-        args = clamped.drive, *pixels, targets, np.float32(margin), plan, early, found
-        run_shares(relax_share, self._net, *args, own=self._own(count + 1))
+        targets, own = target.contiguous().numpy(), self._own(count + 1)
+        args = clamped.drive, *pixels, targets, np.float32(margin), plan
+        if isinstance(self._net, Chain):
+            announce(settle_share)
+            run_shares(settle_share, self._net, *args, found, own=own)
+        else:
+            announce(relax_share)
+            early = self.early_stop and not trace
+            run_shares(relax_share, self._net, *args, early, found, own=own)
         self.activity += Activity(
             samples=batch, steps=int(found.steps.sum()), events=int(found.events.sum())
         )
@@ -204,17 +213,10 @@ class PackedEngine(CpuEngine):
         """Each thread's workspace: a sample, and so many states of samples."""
         threads = kernel_threads()
         if len(self._rooms) != threads or len(self._rooms[0][1]) < kept:
-            samples = [new_sample(self._layout) for _ in range(threads)]
+            bits_alone = self.network.dynamics.bits
+            samples = [new_sample(self._layout, bits_alone) for _ in range(threads)]
             self._rooms = [(s, np.zeros((kept, len(s.state)), np.uint64)) for s in samples]
         return self._rooms
-
-    def _states(self, ends: PackedEnds, phase: int) -> list[Tensor]:
-        states = ends.found.states[phase]
-        return [
-            torch.from_numpy(layer.gather(states[:, layer.start : layer.start + layer.cells]))
-            .reshape(len(ends.x), *shape)
-            for layer, shape in zip(self._layout.layers, self.network.layer_shapes, strict=True)
-        ]  # fmt: skip
 
     # --- learning -------------------------------------------------------------------------------
 
@@ -328,11 +330,17 @@ def _inverse(places: Array, size: int) -> Array:
     return inverse
 
 
+def _levels(network: Network) -> tuple[Any, Any]:
+    """The threshold, and the state at t = 0, in float32."""
+    neuron: Any = network.neuron
+    return np.float32(neuron.threshold), np.float32(network.initial_state)
+
+
 def _motion(network: Network) -> Motion:
     """The network's dynamics in the numbers that torch computes with: float32."""
     neuron: Any = network.neuron
     dynamics: Any = network.dynamics
-    threshold, sigma = np.float32(neuron.threshold), np.float32(neuron.sigma)
+    (threshold, initial), sigma = _levels(network), np.float32(neuron.sigma)
     height = np.float32(1 / (2 * neuron.sigma))
     reach = np.array([0, 1, network.initial_state], np.float32)
     listening = bool((np.abs(reach - threshold) <= sigma).all())
@@ -343,6 +351,6 @@ def _motion(network: Network) -> Motion:
         sigma=sigma,
         height=height,
         windowed=not (listening and height == 1),
-        initial=np.float32(network.initial_state),
+        initial=initial,
         below=np.nextafter(threshold, np.float32(-np.inf)),
     )

@@ -54,15 +54,13 @@ class Found(NamedTuple):
     Attributes:
         bits: packed activity. switches: those of the hidden pools (or nothing, if none pools).
         top: states of the output neurons in the first phase, (batch, outputs).
-        states: all states (or nothing, if not asked for).
         residuals: largest change of any neuron, of the last step or, traced, of every step.
-        events: bits that changed, (batch,). steps: steps run with all neurons, (batch,).
+        events: bits that changed, (batch,). steps: steps run with all neurons, (phases, batch).
     """
 
     bits: Array
     switches: Array
     top: Array
-    states: Array
     residuals: Array
     events: Array
     steps: Array
@@ -205,13 +203,11 @@ def _begin_first(net, sample):
 
 
 @inner
-def _note(sample, found, phase, b):
+def note(sample, found, phase, b):
     """Note what a phase of sample b has left."""
     copy_into(found.bits[phase, b], 0, sample.bits, 0, len(sample.bits))
     if found.switches.shape[1]:
-        copy_into(found.switches[phase, b], 0, sample.switches, 0, len(sample.s))
-    if found.states.shape[1]:
-        copy_into(found.states[phase, b], 0, sample.s, 0, len(sample.s))
+        copy_into(found.switches[phase, b], 0, sample.switches, 0, len(sample.switches))
 
 
 @kernel
@@ -258,20 +254,19 @@ def relax_share(
                 add_up(sample, _int(0), wiring.start[1])
                 if ahead:
                     found.events[b] += upper + _begin_first(net, sample)
-                    found.steps[b] += 1
+                    found.steps[phase, b] += 1
                     steps -= 1
             copy_into(sample.rest, 0, sample.s, top, outputs)
             how = How(phases.beta[phase] != 0, phases.beta[phase], phases.live[phase], early)
-            final = phase == 0 or found.states.shape[1] > 0
             trace = found.residuals[phase, b]
             residual, events, whole = _relax(
-                net, sample, how, steps, final, trace if traced else trace[:0]
+                net, sample, how, steps, phase == 0, trace if traced else trace[:0]
             )
             if not traced:
                 trace[0] = residual
             found.events[b] += events
-            found.steps[b] += whole
-            _note(sample, found, phase, b)
+            found.steps[phase, b] += whole
+            note(sample, found, phase, b)
             if phase == 0:
                 copy_into(found.top[b], 0, sample.s, top, outputs)
             for later in range(phase + 2, count):

@@ -17,11 +17,11 @@ Array = Any
 
 # Each array's type, and how many entries it has: a key of `_sizes`.
 STATE = {
-    # States; drives from below and from above, and both together.
-    "s": (np.float32, "cells"),
+    # Drives from below and from above; both together, and states, where neurons have any.
     "up": (np.float32, "cells"),
     "down": (np.float32, "cells"),
-    "drive": (np.float32, "cells"),
+    "drive": (np.float32, "stepped"),
+    "s": (np.float32, "stepped"),
     # Packed activity, and how many bits of each layer are 1.
     "bits": (np.uint64, "words"),
     "active": (np.int64, "layers"),
@@ -39,6 +39,8 @@ STATE = {
     "switches": (np.int32, "conv_cells"),
     "placed": (np.int32, "conv_cells"),
     "sent_bits": (np.uint64, "conv_words"),
+    # Of layers in turn: those that have heard something since their last one.
+    "stale": (np.int64, "layers"),
 }
 WORKSPACE = {
     # What the input exerts on the first layer before its first step; best sums of pools.
@@ -51,9 +53,11 @@ WORKSPACE = {
     "awake": (np.bool_, "words"),
     "reached": (np.int64, "words"),
     "fresh": (np.int64, "layers"),
-    # The states of the outputs where a phase starts, and their target.
+    # The states of the outputs, where a phase starts or, of bits alone, after their last turn;
+    # their target, and what draws bits alone to it.
     "rest": (np.float32, "top"),
     "target": (np.float32, "top"),
+    "pull": (np.float32, "top"),
     # Pixels that are not 0, see `dense_events.drive_from_pixels`.
     "digits": (np.int64, "digits"),
     # Of counting rows: counters, and which rows to add, inverted or not.
@@ -76,7 +80,7 @@ Sample: Any = namedtuple("Sample", ["state", *STATE, *WORKSPACE])
 _ALIGNED = 8  # words between one array of the state and the next start on a new cache line
 
 
-def _sizes(layout: Layout) -> dict[str, int]:
+def _sizes(layout: Layout, bits_alone: bool) -> dict[str, int]:
     wiring, cells = layout.wiring, layout.cells
     windows = [
         int(kernel**2 * layout.below(n).words * 64) for n, kernel in enumerate(wiring.kernel)
@@ -88,6 +92,7 @@ def _sizes(layout: Layout) -> dict[str, int]:
     widest = int(max(*wiring.up_words, *wiring.down_words))
     return {
         "cells": cells,
+        "stepped": 0 if bits_alone else cells,
         "words": cells // 64,
         "layers": len(layout.layers),
         "counts": layout.counts,
@@ -107,9 +112,9 @@ def _sizes(layout: Layout) -> dict[str, int]:
     }
 
 
-def new_sample(layout: Layout) -> Any:
-    """Room for a sample."""
-    sizes, spans, end = _sizes(layout), {}, 0
+def new_sample(layout: Layout, bits_alone: bool) -> Any:
+    """Room for a sample; less where neurons have no state but their bit."""
+    sizes, spans, end = _sizes(layout, bits_alone), {}, 0
     for name, (kind, size) in STATE.items():
         words = -(-sizes[size] * np.dtype(kind).itemsize // 8)
         spans[name] = slice(end, end + words)
