@@ -32,7 +32,8 @@ def export(
     format: Annotated[str, typer.Option(help=f"{EXPORTERS}.")] = "packed",
     readout: Annotated[str, typer.Option(help="average or single.")] = "average",
     vectors: Annotated[
-        int | None, typer.Option(help="Test images that go with c (100) and mem (4); 0: all.")
+        int | None,
+        typer.Option(help="Test images that go with c and web (100) and mem (4); 0: all."),
     ] = None,
     state_bits: Annotated[int, typer.Option(help="Fractional bits of a state in integers.")] = 24,
     learning: Annotated[
@@ -49,7 +50,7 @@ def export(
     data_dir: DataDir = None,
     offline: Offline = False,
 ) -> None:
-    """Ship a trained network: one packed file, portable C, or memory images for Verilog.
+    """Ship a trained network: one packed file, C, memory images for Verilog, or a web page.
 
     Example: binep export runs/mnist-1fc-wa-seed0 --to shipped --format c --learning
     """

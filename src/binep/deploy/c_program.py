@@ -91,7 +91,6 @@ def _header(network: StoredNetwork, whole: FixedNetwork | None, learning: FixedR
         "WORDS": sum(layout.words(count) for count in counts),
         "ROW_WORDS": max(layout.words(row) for row in rows),
         "LONGEST_ROW": max(rows),
-        "SYNAPSES": sum(coupling.above * coupling.fan_in for coupling in couplings),
         "OUTPUTS": network.classes * network.per_class,
         "CLASSES": network.classes,
         "PER_CLASS": network.per_class,
@@ -171,6 +170,7 @@ def _header(network: StoredNetwork, whole: FixedNetwork | None, learning: FixedR
         *(f"#define BINEP_{name} {value}" for name, value in names.items()),
         "/* Weights and biases stay as they are, unless they learn. */",
         f"#define BINEP_STORED {stored}".rstrip(),
+        "#define BINEP_TABLE const",
         "",
         *types,
         "",
@@ -207,10 +207,13 @@ def _data(model: Relaxer, learning: FixedRule | None) -> Iterator[str]:
         yield from _array("const float binep_mean", map(_float, network.mean))
         yield from _array("const float binep_std", map(_float, network.std))
     if learning is not None:
-        sizes = [coupling.above * coupling.fan_in for coupling in network.couplings]
-        begins = np.cumsum([0, *sizes[:-1]])
-        each = zip(begins, learning.flip_above, learning.half_life, learning.bias_step, strict=True)
-        rates = (f"{{{first}, {tau}, {life}u, {_long(step)}}}" for first, tau, life, step in each)
+        for n, coupling in enumerate(network.couplings):
+            yield f"static binep_momentum momenta{n}[{coupling.above * coupling.fan_in}];"
+        each = zip(learning.flip_above, learning.half_life, learning.bias_step, strict=True)
+        rates = (
+            f"{{momenta{n}, {tau}, {life}u, {_long(step)}}}"
+            for n, (tau, life, step) in enumerate(each)
+        )
         yield from _array("const struct binep_rates binep_rates", rates)
         phases = (
             f"{{{phase.steps}, {-1 if phase.start is None else phase.start}, "
@@ -218,7 +221,7 @@ def _data(model: Relaxer, learning: FixedRule | None) -> Iterator[str]:
             for phase, beta in zip(learning.rule.plan.phases, learning.betas, strict=True)
         )
         yield from _array("const struct binep_phase binep_phases", phases)
-    yield "const struct binep_layer binep_layers[BINEP_LAYERS] = {"
+    yield "const struct binep_layer binep_layers[] = {"
     first = first_word = 0
     for shape in network.layer_shapes:
         count = int(np.prod(shape))
@@ -226,15 +229,15 @@ def _data(model: Relaxer, learning: FixedRule | None) -> Iterator[str]:
         yield f"    {{{first}, {count}, {first_word}, {words}}},"
         first, first_word = first + count, first_word + words
     yield "};\n"
-    yield "const struct binep_coupling binep_couplings[BINEP_COUPLINGS] = {"
+    yield "const struct binep_coupling binep_couplings[] = {"
     for n, coupling in enumerate(network.couplings):
-        numbers = ", ".join(map(str, _sizes(coupling, shapes[n])))
+        numbers = ", ".join(map(str, sizes(coupling, shapes[n])))
         weights = f"weights{n}, NULL" if coupling.binary else f"NULL, weights{n}"
         yield f"    {{{numbers}, {weights}, gain{n}, gain_down{n}, bias{n}}},"
     yield "};"
 
 
-def _sizes(coupling: StoredCoupling, below_shape: Shape) -> list[int]:
+def sizes(coupling: StoredCoupling, below_shape: Shape) -> list[int]:
     """The numbers of a `struct binep_coupling`, in its order."""
     conv = coupling.kind == "conv"
     rows, cols = below_shape[1:] if conv else (1, 1)

@@ -1,4 +1,4 @@
-"""From a trained network to what is shipped: a packed file, C, memory images, a format of your own.
+"""From a trained network to what is shipped: packed, C, memory images, a page, your own format.
 
 An export format is a function `exporter(shipment, folder)`, registered as `binep.exporters` (see
 `binep.registry`), that writes files into an empty folder and returns their paths.
@@ -23,7 +23,7 @@ from binep.core.network import Network
 from binep.core.plan import ContrastPlan
 from binep.data import Dataset, Folder, Source
 from binep.data.own import Facts
-from binep.deploy import c_program, memory, packed
+from binep.deploy import c_program, memory, packed, web_page
 from binep.deploy.fixed import STATE_BITS
 from binep.deploy.learning import FixedRule, Rule
 from binep.deploy.stored import Array, StoredCoupling, StoredNetwork
@@ -33,7 +33,9 @@ from binep.training.recipe import Recipe
 from binep.training.runs import Run
 
 # Test vectors, unless told otherwise; every step of every neuron is written for memory images.
-VECTORS = {"c": 100, "mem": 4}
+VECTORS = {"c": 100, "mem": 4, "web": 100}
+# Of a momentum on a page, which takes 32 bits anyway.
+_WEB_MOMENTUM_BITS = 31
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,8 @@ class Options:
 
     Attributes:
         readout: what is exported as the network's own.
-        vectors: how many test images go with C or memory images; None: as `VECTORS` says, 0: all.
+        vectors: how many test images go with C, memory images or a page; None: as `VECTORS` says,
+            0: all.
         state_bits: fractional bits of a state in integers.
         momentum_bits: let the C program go on learning, with momenta of so many bits; None: not.
     """
@@ -222,6 +225,16 @@ def write_memory(shipment: Shipment, to: Path) -> list[Path]:
     """Memory images for Verilog."""
     images, state_bits = shipment.vectors("mem"), shipment.options.state_bits
     return memory.write(shipment.stored(), to, *images, state_bits=state_bits)
+
+
+def write_web(shipment: Shipment, to: Path) -> list[Path]:
+    """A page on which the network relaxes and learns."""
+    if shipment.rule is None:
+        raise BinepError("a page learns: allowed is a run, whose recipe says by which rule")
+    network, learning = shipment.stored(), FixedRule(shipment.rule(), _WEB_MOMENTUM_BITS)
+    images, names = shipment.vectors("web"), getattr(shipment.data, "class_names", None)
+    bits = shipment.options.state_bits
+    return web_page.write(network, to, *images, learning, class_names=names, state_bits=bits)
 
 
 # --- what is stored -----------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from binep.deploy import rules
-from binep.deploy.relaxing import LARGEST_BATCH, Relaxer
+from binep.deploy.relaxing import LARGEST_BATCH, Relaxer, State
 from binep.deploy.rules import PARAMETER_BITS
 from binep.deploy.runtime import Runtime
 from binep.deploy.stored import LEVELS, Array, Shape, StoredNetwork
@@ -161,6 +161,24 @@ class FixedNetwork(Relaxer):
         if self.network.bits:
             return drive + (0 if nudge is None else nudge)
         return rules.whole_step(s, drive, 0 if nudge is None else nudge, self.one)
+
+    def energy(self, images: Array, state: State) -> Array:
+        """`sum s^2 / 2 - sum <a, drive from below>` of each image, in units of 2^-P: int64.
+
+        Of bits alone `sum a / 2` stands for the first sum. A nudge has no part in it.
+        """
+        below, total = self.inputs(images), np.zeros(len(images), np.int64)
+        shift = PARAMETER_BITS - 1 - 2 * self.state_bits
+        for n, (sums, s) in enumerate(zip(self.sums(), state, strict=True)):
+            bits = self.activity(s)
+            if self.network.bits:
+                own = bits * np.int64(self.half)
+            else:
+                own = s * s << shift if shift >= 0 else s * s >> -shift
+            drive = self.up(n, sums.up(below)[0], below)
+            total += (own - bits * drive).reshape(len(images), -1).sum(1)
+            below = bits
+        return total
 
 
 def _fixed(values: Array) -> Array:

@@ -28,8 +28,8 @@ struct binep_coupling {
     BINEP_STORED binep_parameter *bias; /* (above) */
 };
 
-extern const struct binep_layer binep_layers[BINEP_LAYERS];
-extern const struct binep_coupling binep_couplings[BINEP_COUPLINGS];
+extern BINEP_TABLE struct binep_layer binep_layers[];
+extern BINEP_TABLE struct binep_coupling binep_couplings[];
 
 /* The class of an image of 8-bit pixels, (channels, rows, columns). */
 int32_t binep_predict(const uint8_t *image);
@@ -45,6 +45,9 @@ extern binep_state binep_outputs[BINEP_OUTPUTS];
 #else
 extern binep_state binep_states[BINEP_NEURONS];
 #endif
+#if BINEP_INTEGERS
+int64_t binep_energy(void); /* at present, without a nudge, in units of 2^-BINEP_PARAMETER_BITS */
+#endif
 
 #if BINEP_LEARNING
 /* A phase: it begins where phase `start` ended, or with -1 at t = 0. Free where beta is 0. */
@@ -53,20 +56,24 @@ struct binep_phase {
     int64_t beta;
 };
 
-/* How the synapses of a coupling learn, whose momenta begin with `first_synapse`. */
+/* How the synapses of a coupling learn: their momenta, (above, synapses), and its rates. */
 struct binep_rates {
-    int32_t first_synapse, flip_above;
+    binep_momentum *momenta;
+    int32_t flip_above;
     uint32_t half_life;
     int64_t bias_step;
 };
 
-extern const struct binep_phase binep_phases[BINEP_PHASES];
-extern const struct binep_rates binep_rates[BINEP_COUPLINGS];
+extern BINEP_TABLE struct binep_phase binep_phases[];
+extern BINEP_TABLE struct binep_rates binep_rates[];
 
 /* One image with its label: both phases, the gradient, and Bop. */
 void binep_learn(const uint8_t *image, int32_t label);
+/* A phase by hand: the nudge of the present states towards a label, and a step under it, which
+   says whether another one can differ. */
+void binep_pull(int32_t label, int64_t beta);
+int32_t binep_step_pulled(void);
 int32_t binep_flips(void);
-extern binep_momentum binep_momenta[BINEP_SYNAPSES];
 #endif
 
 #endif

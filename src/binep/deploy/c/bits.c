@@ -52,6 +52,18 @@ static int32_t move_layer(int32_t layer, const int64_t *nudge) {
     return moved != 0;
 }
 
+/* sum a / 2 - sum <a, drive from below> */
+int64_t binep_energy(void) {
+    int64_t sum = 0;
+    for (int32_t n = 0; n < BINEP_LAYERS; n++) {
+        const struct binep_layer *l = &binep_layers[n];
+        for (int32_t j = 0; j < l->count; j++)
+            if (binep_bit(binep_bits + l->first_word, j))
+                sum += BINEP_THRESHOLD - binep_sums.up[l->first + j];
+    }
+    return sum;
+}
+
 int32_t binep_step_nudged(const int64_t *nudge) {
     int32_t moved = 0;
     for (int32_t turn = 0; turn < BINEP_TURNS; turn++) {

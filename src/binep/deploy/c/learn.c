@@ -8,9 +8,9 @@
 #include "fixed.h"
 #include "rules.h"
 
+#define PLUS (&ends[BINEP_PLUS])
+#define MINUS (&ends[BINEP_MINUS])
 #define MOST (((int32_t)1 << (BINEP_MOMENTUM_BITS - 1)) - 1)
-
-binep_momentum binep_momenta[BINEP_SYNAPSES];
 
 /* Where a phase ended: what the next ones begin with, and what the gradient is taken of. */
 struct ending {
@@ -22,7 +22,6 @@ struct ending {
 };
 
 static struct ending ends[BINEP_PHASES];
-static const struct ending *const plus = &ends[BINEP_PLUS], *const minus = &ends[BINEP_MINUS];
 static int64_t nudge[BINEP_OUTPUTS];
 static int32_t contrast[BINEP_LONGEST_ROW];
 static uint32_t randomness = BINEP_SEED;
@@ -54,8 +53,8 @@ static void resume(const struct ending *from) {
 }
 
 /* beta (y - s), of which y is 1 for the neurons of the label; of bits alone, beta (y - 1/2). */
-static void pull(int32_t label, int64_t beta) {
-    for (int32_t j = 0; j < BINEP_OUTPUTS; j++) {
+void binep_pull(int32_t label, int64_t beta) {
+    for (int32_t j = 0; j < binep_layers[BINEP_LAYERS - 1].count; j++) {
 #if BINEP_HOPFIELD
         binep_state s = BINEP_THRESHOLD;
 #else
@@ -63,6 +62,10 @@ static void pull(int32_t label, int64_t beta) {
 #endif
         nudge[j] = rule_nudge(beta, j / BINEP_PER_CLASS == label ? BINEP_ONE : 0, s);
     }
+}
+
+int32_t binep_step_pulled(void) {
+    return binep_step_nudged(nudge);
 }
 
 /* Run all phases: a table that was made of the plan of a training. A free one has a beta of 0. */
@@ -75,8 +78,8 @@ static void run_phases(const uint8_t *image, int32_t label, int32_t sign) {
             resume(&ends[phase->start]);
         for (int32_t t = 0; t < phase->steps; t++) {
             if (t == 0 || !phase->constant)
-                pull(label, sign * phase->beta);
-            if (!binep_step_nudged(nudge))
+                binep_pull(label, sign * phase->beta);
+            if (!binep_step_pulled())
                 break;
         }
         keep(&ends[p]);
@@ -88,7 +91,7 @@ static void run_phases(const uint8_t *image, int32_t label, int32_t sign) {
 /* Add a gradient to the momentum of synapse j of row i; flip the weight if it is time. */
 static void learn_synapse(int32_t n, int32_t i, int32_t j, int32_t gradient) {
     const struct binep_coupling *c = &binep_couplings[n];
-    binep_momentum *m = &binep_momenta[binep_rates[n].first_synapse + i * c->synapses + j];
+    binep_momentum *m = &binep_rates[n].momenta[i * c->synapses + j];
     int32_t next = rule_momentum(*m, gradient, MOST);
     *m = (binep_momentum)next;
     uint32_t *word = c->weights + (size_t)i * (size_t)c->words + (size_t)(j >> 5);
@@ -104,11 +107,11 @@ static void learn_dense(int32_t n, int32_t direction) {
     const struct binep_coupling *c = &binep_couplings[n];
     const struct binep_layer *below = &binep_layers[n - 1], *above = &binep_layers[n];
     for (int32_t i = 0; i < c->above; i++) {
-        uint32_t with = 0u - (uint32_t)binep_bit(plus->bits + above->first_word, i);
-        uint32_t without = 0u - (uint32_t)binep_bit(minus->bits + above->first_word, i);
+        uint32_t with = 0u - (uint32_t)binep_bit(PLUS->bits + above->first_word, i);
+        uint32_t without = 0u - (uint32_t)binep_bit(MINUS->bits + above->first_word, i);
         for (int32_t w = 0; w < below->words; w++) {
-            uint32_t more = with & plus->bits[below->first_word + w];
-            uint32_t less = without & minus->bits[below->first_word + w];
+            uint32_t more = with & PLUS->bits[below->first_word + w];
+            uint32_t less = without & MINUS->bits[below->first_word + w];
             for (uint32_t rest = more ^ less; rest; rest &= rest - 1u) {
                 int32_t b = binep_lowest(rest);
                 int32_t gradient = (int32_t)(more >> b & 1u) - (int32_t)(less >> b & 1u);
@@ -122,7 +125,7 @@ static void learn_dense(int32_t n, int32_t direction) {
 static void learn_pixels(const uint8_t *image, int32_t direction) {
     const struct binep_coupling *c = &binep_couplings[0];
     for (int32_t i = 0; i < c->above; i++) {
-        int32_t change = binep_bit(plus->bits, i) - binep_bit(minus->bits, i);
+        int32_t change = binep_bit(PLUS->bits, i) - binep_bit(MINUS->bits, i);
         for (int32_t j = 0; change && j < c->synapses; j++) {
             int32_t pixel = image[j] >> BINEP_PIXEL_SHIFT;
             if (pixel)
@@ -157,10 +160,10 @@ static void learn_conv(int32_t n, const uint8_t *image, int32_t direction) {
         memset(contrast, 0, (size_t)c->synapses * sizeof contrast[0]);
         for (int32_t place = 0; place < c->out_rows * c->out_cols; place++) {
             int32_t i = place * c->above + channel;
-            if (binep_bit(plus->bits + first, i))
-                correlate(n, plus, image, i, 1);
-            if (binep_bit(minus->bits + first, i))
-                correlate(n, minus, image, i, -1);
+            if (binep_bit(PLUS->bits + first, i))
+                correlate(n, PLUS, image, i, 1);
+            if (binep_bit(MINUS->bits + first, i))
+                correlate(n, MINUS, image, i, -1);
         }
         for (int32_t j = 0; j < c->synapses; j++)
             if (contrast[j])
@@ -174,7 +177,7 @@ static void learn_bias(int32_t n, int32_t direction) {
     const struct binep_layer *l = &binep_layers[n];
     for (int32_t i = 0; i < l->count; i++) {
         int32_t change
-            = binep_bit(plus->bits + l->first_word, i) - binep_bit(minus->bits + l->first_word, i);
+            = binep_bit(PLUS->bits + l->first_word, i) - binep_bit(MINUS->bits + l->first_word, i);
         c->bias[i % c->above] -= direction * change * binep_rates[n].bias_step;
     }
 }
@@ -186,7 +189,7 @@ static void leak(void) {
         if (images % binep_rates[n].half_life)
             continue;
         for (int32_t j = 0; j < count; j++) {
-            binep_momentum *m = &binep_momenta[binep_rates[n].first_synapse + j];
+            binep_momentum *m = &binep_rates[n].momenta[j];
             *m = (binep_momentum)(*m / 2);
         }
     }

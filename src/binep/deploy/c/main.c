@@ -78,7 +78,7 @@ static int write_learnt(const char *path) {
         for (int32_t i = 0; i < c->above; i++)
             write_number(file, c->bias[i], 8);
         for (int32_t j = 0; j < c->above * c->synapses; j++)
-            write_number(file, binep_momenta[binep_rates[n].first_synapse + j], 4);
+            write_number(file, binep_rates[n].momenta[j], 4);
     }
     printf("%ld flips\n", (long)binep_flips());
     return fclose(file) ? fail("cannot write what was learnt") : 0;

@@ -5,10 +5,11 @@
 #include "fixed.h"
 #include "rules.h"
 
+#define TOP (BINEP_LAYERS - 1)
+
 binep_state binep_states[BINEP_NEURONS];
 
 static int32_t drive[BINEP_NEURONS]; /* up + down, as a state takes it */
-static const int32_t top = BINEP_LAYERS - 1;
 
 /* Of the initial state; but for the first layer the same for every image. */
 static int32_t ready, first_switches[BINEP_NEURONS];
@@ -80,8 +81,24 @@ static uint32_t advance_layer(int32_t layer) {
     return pending;
 }
 
+/* sum s^2 / 2 - sum <a, drive from below>; the square in units of a drive. */
+int64_t binep_energy(void) {
+    int shift = BINEP_PARAMETER_BITS - 1 - 2 * BINEP_STATE_BITS;
+    int64_t sum = 0;
+    for (int32_t n = 0; n < BINEP_LAYERS; n++) {
+        const struct binep_layer *l = &binep_layers[n];
+        for (int32_t j = 0; j < l->count; j++) {
+            int64_t square = (int64_t)binep_states[l->first + j] * binep_states[l->first + j];
+            sum += shift < 0 ? square >> -shift : square << shift;
+            if (binep_bit(binep_bits + l->first_word, j))
+                sum -= binep_sums.up[l->first + j];
+        }
+    }
+    return sum;
+}
+
 int32_t binep_step_nudged(const int64_t *nudge) {
-    const struct binep_layer *l = &binep_layers[top];
+    const struct binep_layer *l = &binep_layers[TOP];
     for (int32_t j = 0; j < l->count; j++)
         drive[l->first + j] = rule_drive(binep_sums.up[l->first + j], nudge[j]);
     binep_step();
@@ -109,10 +126,10 @@ int32_t binep_predict(const uint8_t *image) {
         update_drives();
     }
     for (; t < BINEP_STEPS; t++)
-        advance_layer(top);
+        advance_layer(TOP);
     return binep_read_out();
 }
 
 int32_t binep_read_out(void) {
-    return binep_winner(binep_states + binep_layers[top].first);
+    return binep_winner(binep_states + binep_layers[TOP].first);
 }
