@@ -24,7 +24,7 @@ from binep.training import runs
 
 
 def command(recipe: str, out: Path, overrides: list[str]) -> list[str]:
-    words = [sys.executable, "-m", "binep", "train", recipe, "--out", str(out), "--resume"]
+    words = [sys.executable, "-m", "binep", "train", recipe, "--out", str(out), "--continue"]
     words += ["--checkpoint-every", "0.1", "--device", "cpu"]
     return words + [word for override in overrides for word in ("--set", override)]
 

@@ -108,7 +108,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         train = [sys.executable, "-m", "binep", "train", *options.words, "--out", name]
-        train += ["--checkpoint-every", "1", "--epochs", "1000000", "--resume"]
+        train += ["--checkpoint-every", "1", "--epochs", "1000000", "--continue"]
         rows, code = soak(train, Path(name), 60 * options.minutes)
         again, code_again = soak(train, Path(name), 2 * EVERY)
     found = {

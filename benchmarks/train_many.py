@@ -19,7 +19,7 @@ from pathlib import Path
 
 
 def command(run: str, common: Sequence[str]) -> list[str]:
-    return [sys.executable, "-m", "binep", "train", *shlex.split(run), "--resume", *common]
+    return [sys.executable, "-m", "binep", "train", *shlex.split(run), "--continue", *common]
 
 
 def train_many(runs: Sequence[str], common: Sequence[str], at_once: int, logs: Path) -> list[str]:

@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 QUICK = [
     *("--set", "network.dense=[24]", "--set", "learning.free_steps=8"),
     *("--set", "training.batch_size=200", "--epochs", "2", "--device", "cpu"),
+    *("--name", "digits-1fc-w"),
 ]
 
 
@@ -259,7 +260,7 @@ def test_a_signal_to_stop_saves_and_says_how_to_go_on(number: signal.Signals, tm
         words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
-    assert process.stdout.readline().startswith("digits-1fc-w-seed0")
+    assert process.stdout.readline().startswith("digits-1fc-w+tau=5e-07-seed0")
     process.stdout.readline()
     process.send_signal(number)
     rest, errors = process.communicate(timeout=60)
@@ -267,7 +268,7 @@ def test_a_signal_to_stop_saves_and_says_how_to_go_on(number: signal.Signals, tm
     assert "stopped and saved" in rest
     typed = "binep train --device cpu --epochs 1000 --set 'optimizer.tau=[5e-7, 5e-7]' --resume"
     assert typed in rest
-    record = json.loads((tmp_path / "runs/digits-1fc-w-seed0/record.json").read_text())
+    record = json.loads((tmp_path / "runs/digits-1fc-w+tau=5e-07-seed0/record.json").read_text())
     assert record["status"] == "interrupted"
 
 
@@ -303,7 +304,7 @@ def test_trainings_in_a_queue_all_come_to_their_end(tmp_path: Path):
     sys.path.insert(0, str(ROOT / "benchmarks"))
     import train_many
 
-    short = "--epochs 1 --set network.dense=[8] --set learning.free_steps=3"
+    short = "--epochs 1 --set network.dense=[8] --set learning.free_steps=3 --name digits-1fc-w"
     queue = [f"digits-1fc-w --seed 3 {short}", "nonsense", f"digits-1fc-w --seed 4 {short}"]
     words = ["--out", str(tmp_path), "--device", "cpu"]
     assert train_many.train_many(queue, words, 2, tmp_path) == ["nonsense"]

@@ -41,6 +41,18 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Resume a run from its last checkpoint, bit for bit.")
     ] = False,
+    go_on: Annotated[
+        bool, typer.Option("--continue", help="Resume the run if there is one, else begin it.")
+    ] = False,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            help="Name of the run's folder, in place of the recipe's and what --set changes."
+        ),
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Remove a run that is there, and begin anew.")
+    ] = False,
     branch: Annotated[
         Path | None,
         typer.Option(
@@ -52,6 +64,10 @@ def train(
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Also write for TensorBoard.")
     ] = False,
+    loggers: Annotated[
+        list[str] | None,
+        typer.Option("--logger", help="Also write by a registered logger; may be repeated."),
+    ] = None,
     checkpoint_every: Annotated[
         float, typer.Option(metavar="SECONDS", help="Seconds between checkpoints within an epoch.")
     ] = 300.0,
@@ -71,13 +87,8 @@ def train(
     from binep.engines.select import select_device
     from binep.training import recipe as recipes
     from binep.training import runs
-    from binep.training.progress import (
-        PlainWatcher,
-        TensorBoardWatcher,
-        Watcher,
-        Watchers,
-        usual_watcher,
-    )
+    from binep.training.naming import run_name, variant_name
+    from binep.training.progress import PlainWatcher, Watcher, usual_watcher
 
     if threads is not None:
         _use_threads(threads)
@@ -90,7 +101,10 @@ def train(
         raise BinepError("--branch with --seeds: allowed is one --seed, that of the other run")
     if not checkpoint_every >= 0:
         raise BinepError(f"--checkpoint-every {checkpoint_every:g}: allowed is at least 0 seconds")
-    chosen = recipes.load(recipe, overrides)
+    chosen = recipes.load(recipe, overrides).logged_by(
+        [*(loggers or ()), *(["tensorboard"] if tensorboard else [])]
+    )
+    name = variant_name(recipe, overrides) if name is None else name
     numbers = range(seed, seed + (seeds or 1))
 
     # A GPU runs several seeds at once in less time than one after the other.
@@ -98,9 +112,7 @@ def train(
 
     def watch(number: int) -> Watcher:
         watcher = PlainWatcher(f"seed {number}  ") if beside else usual_watcher()
-        watcher = Watcher() if as_json else watcher
-        folder = out / runs.run_name(chosen, number)
-        return Watchers(watcher, TensorBoardWatcher(folder)) if tensorboard else watcher
+        return Watcher() if as_json else watcher
 
     options: dict[str, Any] = {
         "out": out,
@@ -108,12 +120,17 @@ def train(
         "engine": engine,
         "data_dir": data_dir,
         "offline": offline,
-        "resume": resume,
+        "resume": resume or go_on,
         "branch": branch,
+        "name": name,
+        "overwrite": overwrite,
         "checkpoint_seconds": checkpoint_every,
     }
-    for number in numbers:
-        runs.check_earlier(chosen, number, out, resume)
+    folders = [out / run_name(chosen, number, name) for number in numbers]
+    if resume and not go_on and branch is None:
+        runs.check_there(folders)
+    for number, folder in zip(numbers, folders, strict=True):
+        runs.check_earlier(chosen, number, folder, resume=resume or go_on, overwrite=overwrite)
     if beside:
         watchers = [watch(number) for number in numbers]
         found = iter(runs.train_side_by_side(chosen, numbers, watchers=watchers, **options))
@@ -151,7 +168,8 @@ def _tell_outcome(run: Any, words: list[str]) -> None:
             f"see it: binep report {shlex.quote(str(run.folder))}"
         )
     else:
-        again = words if "--resume" in words else [*words, "--resume"]
+        on = {"--resume", "--continue"} & set(words)
+        again = words if on else [*(word for word in words if word != "--overwrite"), "--resume"]
         print(f"{run.folder}: stopped and saved\ngo on with: binep {shlex.join(again)}")
 
 

@@ -124,7 +124,8 @@ class TensorBoardWatcher(Watcher):
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise BinepError(
-                "--tensorboard needs the package tensorboard: pip install 'binep[tensorboard]'"
+                "logger 'tensorboard' needs the package tensorboard: "
+                "pip install 'binep[tensorboard]'"
             ) from None
         self.writer = SummaryWriter(str(folder / "tensorboard"))
 

@@ -676,6 +676,12 @@ class Recipe:
             imperfect_optimizers(optimizers, wrong, generator) if wrong.of_momentum else optimizers
         )
 
+    def logged_by(self, names: Sequence[str]) -> "Recipe":
+        """The same recipe with further loggers."""
+        for name in names:
+            choose(name, loggers, "logger")
+        return replace(self, loggers=[*(self.loggers or ()), *names] or None)
+
     def rates(self, epochs_done: int) -> dict[str, list[float]]:
         """The rates that are due after so many epochs, one a coupling."""
         rates = {}

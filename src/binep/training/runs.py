@@ -13,6 +13,7 @@ is of: a file that was altered, or is another run's, is refused.
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import threading
@@ -49,6 +50,7 @@ from binep.files import (
 )
 from binep.training import checkpoints, seals
 from binep.training import recipe as recipes
+from binep.training.naming import run_name
 from binep.training.progress import Watcher, Watchers, start_loggers
 from binep.training.recipe import Recipe
 from binep.training.signals import SAVES, exit_code, listening
@@ -141,10 +143,6 @@ def _check_same_data(
 
 def _warn(text: str) -> None:
     print(f"warning: {text}", file=sys.stderr, flush=True)
-
-
-def run_name(recipe: Recipe, seed: int) -> str:
-    return f"{recipe.name}-seed{seed}"
 
 
 def open_run(folder: str | Path) -> Run:
@@ -319,36 +317,41 @@ def train(
     offline: bool = False,
     resume: bool = False,
     branch: str | Path | None = None,
+    name: str | None = None,
+    overwrite: bool = False,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     watcher: Watcher | None = None,
     stop: threading.Event | None = None,
 ) -> Run:
     """Train a recipe to its last epoch, or until interrupted, in `out/<recipe>-seed<seed>/`.
 
+    A `name` stands in place of the recipe's; with `overwrite` a run of that name is removed.
     With `resume` an existing run goes on bit for bit where its last checkpoint left it; a missing
     one is begun: afresh, or where the run in the folder `branch` stands, of a recipe that has been
     the same so far. Ctrl-C and its like, see `signals`, or `stop` when it is set, let the current
     mini-batch finish and save; the run returned is then not `finished`.
     """
     watcher = watcher or Watcher()
-    folder = Path(out) / run_name(recipe, seed)
-    check_earlier(recipe, seed, out, resume)
+    folder = Path(out) / run_name(recipe, seed, name)
+    check_earlier(recipe, seed, folder, resume=resume, overwrite=overwrite)
     trunk = None if branch is None or _is_run(folder) else open_run(branch).folder
     if trunk is not None:
         _check_part_of(recipe, seed, trunk)
     place = select_device(device)
     dataset = recipe.load_data(data_dir=data_dir, offline=offline)
     mark = _mark(recipe, dataset)
-    if _is_run(folder):
+    if _is_run(folder) and not overwrite:
         _check_same_data(folder, open_run(folder).record, recipe, mark)
     trainer = build_trainer(
         recipe, recipe.hold_out(dataset.to(place)), seed, place, engine, watcher.say
     )
+    if overwrite:
+        _remove(folder)
     make_folder(folder)
     commit()  # asked of a process of its own, which would share what is claimed
     with claimed(folder), fitting_threads(trainer):
         # Once more: another process may have trained here while this one read the data.
-        check_earlier(recipe, seed, out, resume)
+        check_earlier(recipe, seed, folder, resume=resume)
         remove_leftovers(folder)
         if trunk is not None:
             with claimed(trunk):
@@ -458,17 +461,33 @@ def fitting_threads(trainer: Trainer) -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def check_earlier(recipe: Recipe, seed: int, out: str | Path, resume: bool) -> None:
+def check_earlier(
+    recipe: Recipe, seed: int, folder: Path, *, resume: bool, overwrite: bool = False
+) -> None:
     """See that what is in the run's folder, if anything, is an earlier part of the same run."""
-    folder = Path(out) / run_name(recipe, seed)
-    if not _is_run(folder):
+    if resume and overwrite:
+        raise BinepError("resume and overwrite: allowed is one of the two")
+    if not _is_run(folder) or overwrite:
         return
     if not resume:
         raise BinepError(
-            f"{folder} already holds a run: add --resume to go on with it, or choose another "
-            "--seed or --out"
+            f"{folder} already holds a run: add --resume to go on with it, --overwrite to lose it, "
+            "or choose another --name, --seed or --out"
         )
     _check_part_of(recipe, seed, folder)
+
+
+def check_there(folders: Sequence[Path]) -> None:
+    """See that there is a run to go on with in one of some folders."""
+    if not any(map(_is_run, folders)):
+        raise BinepError(f"{folders[0]} holds no run to resume: allowed is to begin one")
+
+
+def _remove(folder: Path) -> None:
+    """Remove a run, unless a process trains it; a folder that is none stays as it is."""
+    if _is_run(folder):
+        with claimed(folder), telling("remove", folder):
+            shutil.rmtree(folder)
 
 
 def _check_part_of(recipe: Recipe, seed: int, folder: Path) -> None:
