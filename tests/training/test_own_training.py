@@ -1,9 +1,11 @@
 """Data of your own through a whole life: trained, resumed, read, reported, shipped."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from sklearn.datasets import load_digits
 
 import binep
@@ -92,3 +94,37 @@ def test_what_does_not_fit_the_data_is_told_before_training(
 def test_own_data_need_a_path():
     with pytest.raises(BinepError, match=r"it needs data\.path"):
         recipes.load("digits-1fc-w", ["data.name=own"])
+
+
+class Rows(torch.utils.data.Dataset):
+    """Two classes that a line divides, as torch hands them over."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.x = torch.rand(120, 5, generator=torch.Generator().manual_seed(seed))
+        self.y = (self.x[:, 0] > self.x[:, 1]).long()
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __getitem__(self, n: int):
+        return self.x[n], self.y[n]
+
+
+def test_a_recipe_is_trained_on_data_that_are_handed_over(tmp_path: Path):
+    recipe, loader = recipes.load("digits-1fc-w", SHORT), torch.utils.data.DataLoader(Rows())
+    run = runs.train(recipe, dataset=loader, out=tmp_path, device="cpu")
+    assert run.recipe.data.name == "own" and run.recipe.data.shape == [5]
+    assert run.network("cpu").classes == 2
+    found = run.evaluate(device="cpu", dataset=Rows())
+    assert found.error("average") == run.last["test_error"]["average"]
+    with pytest.raises(BinepError, match="handed over in Python: hand them over again, dataset="):
+        run.evaluate(device="cpu")
+    longer = replace(recipe, training=replace(recipe.training, epochs=3))
+    with pytest.raises(BinepError, match="its content has changed"):
+        runs.train(longer, dataset=Rows(1), out=tmp_path, device="cpu", resume=True)
+    again = runs.train(longer, dataset=Rows(), out=tmp_path, device="cpu", resume=True)
+    assert len(again.metrics) == 3
+    assert repr(again) == (
+        f"Run('{again.folder}', 3 of 3 epochs, test error "
+        f"{again.last['test_error']['average']:.2f} %)"
+    )

@@ -57,6 +57,11 @@ class Relaxation:
         """How many steps were run."""
         return len(self.residuals)
 
+    def __repr__(self) -> str:
+        layers = ", ".join(str(tuple(layer.shape)) for layer in self.state)
+        last = f", last residual {float(self.residuals[-1]):.2g}" if self.steps else ""
+        return f"Relaxation({self.steps} steps, layers {layers}{last})"
+
 
 def step(
     network: Network,

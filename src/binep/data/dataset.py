@@ -22,6 +22,10 @@ class Split:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def __repr__(self) -> str:
+        shape, kind = tuple(self.images.shape[1:]), str(self.images.dtype).removeprefix("torch.")
+        return f"Split({len(self)} samples of {shape}, {kind})"
+
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
@@ -42,6 +46,12 @@ class Dataset:
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     class_names: tuple[str, ...] | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"Dataset({self.name!r}, {len(self.train)} + {len(self.test)} samples of "
+            f"{self.image_shape}, {self.classes} classes)"
+        )
 
     @property
     def image_shape(self) -> tuple[int, ...]:

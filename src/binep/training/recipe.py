@@ -137,16 +137,20 @@ class DataKeys:
     @property
     def published(self) -> Source | None:
         """Where the data set's files come from, and what is known of it; None of your own."""
-        source = None if self.path is not None else DATASETS[self.name]
+        source = DATASETS[self.name] if self.name != OWN and self.path is None else None
         return source if isinstance(source, Source) else None
 
     @property
     def place(self) -> str:
         """What to call your own data in a message."""
-        return self.path or f"data set {self.name!r}"
+        return self.path or ("dataset" if self.name == OWN else f"data set {self.name!r}")
 
     def read(self) -> Dataset:
         """Your own data: from `path`, or of a function that is registered."""
+        if self.path is None and self.name == OWN:
+            raise BinepError(
+                "these data were handed over in Python: hand them over again, dataset="
+            )
         if self.path is None:
             return load_dataset(self.name)
         return read_once(self.path, self.label, self.test, self.split_seed, self.normalise)
@@ -676,6 +680,11 @@ class Recipe:
             imperfect_optimizers(optimizers, wrong, generator) if wrong.of_momentum else optimizers
         )
 
+    def of(self, dataset: Dataset) -> "Recipe":
+        """The same recipe for data of your own, which are handed over with it."""
+        own = replace(self.data, name=OWN, path=None, **_plain_facts(dataset))
+        return _resolve(replace(self, data=own))
+
     def logged_by(self, names: Sequence[str]) -> "Recipe":
         """The same recipe with further loggers."""
         for name in names:
@@ -1045,22 +1054,24 @@ def _resolve_data(keys: DataKeys) -> DataKeys:
     """Where own data are, as a path that holds from any folder; and what does not fit together."""
     if keys.path is not None:
         keys = replace(keys, name=OWN, path=str(Path(keys.path).expanduser().resolve()))
-    elif keys.name == OWN:
+    elif keys.name == OWN and keys.shape is None:
         raise BinepError(f"data.name='{OWN}': it needs data.path, a file or folder of your own")
     elif keys.published is not None:
         return keys
     if keys.shape is None or keys.classes is None or keys.samples is None:
-        facts = asdict(facts_of(keys.read()))
-        lists = {
-            key: [*value] if isinstance(value, tuple) else value for key, value in facts.items()
-        }
-        keys = replace(keys, **lists)
+        keys = replace(keys, **_plain_facts(keys.read()))
     shape = keys.facts.shape
     if (keys.flip or keys.crop) and len(shape) != 3:
         raise BinepError(
             f"data.flip and data.crop move images: {keys.place} has samples of shape {shape}"
         )
     return keys
+
+
+def _plain_facts(dataset: Dataset) -> dict[str, Any]:
+    """What is found in a data set, as keys of a recipe."""
+    facts = asdict(facts_of(dataset))
+    return {key: [*value] if isinstance(value, tuple) else value for key, value in facts.items()}
 
 
 def _check_schedule(recipe: Recipe, rate: str, values: list[float] | None) -> None:

@@ -50,6 +50,7 @@ from binep.files import (
 )
 from binep.training import checkpoints, seals
 from binep.training import recipe as recipes
+from binep.training.fit import as_dataset
 from binep.training.naming import run_name
 from binep.training.progress import Watcher, Watchers, start_loggers
 from binep.training.recipe import Recipe
@@ -68,6 +69,11 @@ class Run:
     recipe: Recipe
     record: dict[str, Any]
     metrics: list[dict[str, Any]]
+
+    def __repr__(self) -> str:
+        error = f", test error {self.last['test_error']['average']:.2f} %" if self.last else ""
+        epochs = f"{len(self.metrics)} of {self.recipe.training.epochs} epochs"
+        return f"Run({str(self.folder)!r}, {epochs}{error})"
 
     @property
     def finished(self) -> bool:
@@ -104,10 +110,15 @@ class Run:
         return self.metrics[-1] if self.metrics else None
 
     def dataset(
-        self, *, device: str = "auto", data_dir: Folder | None = None, offline: bool = False
+        self,
+        given: Dataset | Any = None,
+        *,
+        device: str = "auto",
+        data_dir: Folder | None = None,
+        offline: bool = False,
     ) -> Dataset:
-        """The data that the run trains and is tested on."""
-        whole = self.recipe.load_data(data_dir=data_dir, offline=offline)
+        """The data that the run trains and is tested on; `given`, if they were in `train`."""
+        whole = _whole(self.recipe, given, data_dir, offline)
         _check_same_data(self.folder, self.record, self.recipe, _mark(self.recipe, whole))
         return self.recipe.hold_out(whole.to(select_device(device)))
 
@@ -118,10 +129,18 @@ class Run:
         device: str = "auto",
         data_dir: Folder | None = None,
         offline: bool = False,
+        dataset: Dataset | Any = None,
     ) -> Tally:
-        """Read the "test" or "train" images out of the trained network."""
-        dataset = self.dataset(device=device, data_dir=data_dir, offline=offline)
+        """Read the "test" or "train" images out of the trained network; see `dataset`."""
+        dataset = self.dataset(dataset, device=device, data_dir=data_dir, offline=offline)
         return evaluate(self.engine(device), dataset, getattr(dataset, split))
+
+
+def _whole(recipe: Recipe, given: Dataset | Any, data_dir: Folder | None, offline: bool) -> Dataset:
+    """All of a recipe's data: loaded, or handed over."""
+    if given is None:
+        return recipe.load_data(data_dir=data_dir, offline=offline)
+    return as_dataset(given)
 
 
 def _mark(recipe: Recipe, dataset: Dataset) -> str | None:
@@ -319,6 +338,7 @@ def train(
     branch: str | Path | None = None,
     name: str | None = None,
     overwrite: bool = False,
+    dataset: Dataset | Any = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     watcher: Watcher | None = None,
     stop: threading.Event | None = None,
@@ -330,20 +350,25 @@ def train(
     one is begun: afresh, or where the run in the folder `branch` stands, of a recipe that has been
     the same so far. Ctrl-C and its like, see `signals`, or `stop` when it is set, let the current
     mini-batch finish and save; the run returned is then not `finished`.
+
+    A `dataset` of your own, anything that `binep.train` takes, stands in place of the recipe's.
     """
     watcher = watcher or Watcher()
+    if dataset is not None:
+        dataset = as_dataset(dataset)
+        recipe = recipe.of(dataset)
     folder = Path(out) / run_name(recipe, seed, name)
     check_earlier(recipe, seed, folder, resume=resume, overwrite=overwrite)
     trunk = None if branch is None or _is_run(folder) else open_run(branch).folder
     if trunk is not None:
         _check_part_of(recipe, seed, trunk)
     place = select_device(device)
-    dataset = recipe.load_data(data_dir=data_dir, offline=offline)
-    mark = _mark(recipe, dataset)
+    whole = _whole(recipe, dataset, data_dir, offline)
+    mark = _mark(recipe, whole)
     if _is_run(folder) and not overwrite:
         _check_same_data(folder, open_run(folder).record, recipe, mark)
     trainer = build_trainer(
-        recipe, recipe.hold_out(dataset.to(place)), seed, place, engine, watcher.say
+        recipe, recipe.hold_out(whole.to(place)), seed, place, engine, watcher.say
     )
     if overwrite:
         _remove(folder)
