@@ -30,6 +30,7 @@ from binep import (
 )
 from binep.core import metrics
 from binep.core.metrics import Tally
+from binep.core.network import UPDATES
 from binep.core.plan import PhasePlan
 from binep.core.relaxation import Nudge
 from binep.engines.cuda import through_time
@@ -231,10 +232,12 @@ def test_outputs_pushed_below_0_are_felt_by_the_layer_below(kind: str):
 
 
 @torch.no_grad()
-def deep(x: torch.Tensor, scaled: float = 1.0):
+def deep(x: torch.Tensor, scaled: float = 1.0, updates: str = "simultaneous"):
     """An engine that relaxes by differences, and the first drive; small scales let it rest soon."""
     torch.manual_seed(7)
-    net = Network((9,), [Dense(9, 12), Dense(12, 7), Dense(7, 3)], classes=3).to(DEVICE)
+    chain = [Dense(9, 12), Dense(12, 7), Dense(7, 3)]
+    start = 0.0 if updates == "simultaneous" else 0.5
+    net = Network((9,), chain, classes=3, initial_state=start, updates=updates).to(DEVICE)
     for coupling in net.couplings[1:]:
         coupling.synapses.get_parameter("scale").mul_(scaled)
     optimizers = assign_optimizers(net, gamma=1e-2, tau=1e-3, lr_bias=1e-2)
@@ -244,23 +247,28 @@ def deep(x: torch.Tensor, scaled: float = 1.0):
     return engine, engine._clamp(x, engine._input(x))[0]
 
 
-def test_a_deep_network_that_has_come_to_rest_is_left_alone():
+@pytest.mark.parametrize("updates", UPDATES)
+def test_a_deep_network_that_has_come_to_rest_is_left_alone(updates: str):
     """Steps in which nothing is sent are not run: all of them would end in the same states."""
     x = torch.rand(2, 9, generator=torch.Generator().manual_seed(3)).to(DEVICE)
-    engine, first = deep(x, scaled=0.4)
+    engine, first = deep(x, 0.4, updates)
     short, long = (settle(engine, first, steps) for steps in (16, 24))
     there = relax(engine.network, x, engine.network.initial(x), 24)
-    assert int(short.ran) == int(long.ran) < 16 and short.residual.item() == 0.0
+    assert (
+        int(short.ran) == int(long.ran) < (16 if updates == "simultaneous" else 10)
+        and short.residual.item() == 0.0
+    )
     assert all(torch.equal(a, b) for a, b in zip(short.state, long.state, strict=True))
     for found, expected in zip(short.state, there.state, strict=True):
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
 
-def test_a_sample_at_rest_waits_for_the_others_unchanged():
+@pytest.mark.parametrize(("updates", "at"), [("simultaneous", 7), ("alternating", 5)])
+def test_a_sample_at_rest_waits_for_the_others_unchanged(updates: str, at: int):
     """Whatever else is in its mini-batch, and however many steps the nudged phase comes later."""
-    # In the second one the layer in the middle is the last that sends anything.
-    x = 2 * torch.rand(16, 9, generator=torch.Generator().manual_seed(3))[7:9].to(DEVICE)
-    engine, first = deep(x, scaled=0.4)
+    # In number 8 the layer in the middle is the last that sends anything.
+    x = 2 * torch.rand(16, 9, generator=torch.Generator().manual_seed(3))[at : at + 2].to(DEVICE)
+    engine, first = deep(x, 0.4, updates)
     labels = torch.arange(2, device=DEVICE)
 
     def phases(samples: slice, steps: int):
@@ -278,12 +286,14 @@ def test_a_sample_at_rest_waits_for_the_others_unchanged():
             assert torch.equal(later[phase].state[layer], expected)
 
 
-def test_a_wide_layer_is_summed_in_parts():
+@pytest.mark.parametrize("updates", UPDATES)
+def test_a_wide_layer_is_summed_in_parts(updates: str):
     """More terms than one program takes: gradients agree, and flips reach every copy."""
     pair = []
     for kind in (ReferenceEngine, CudaEngine):
         torch.manual_seed(7)
-        net = Network((9,), [Dense(9, 2100), Dense(2100, 20), Dense(20, 3)], classes=3).to(DEVICE)
+        chain = [Dense(9, 2100), Dense(2100, 20), Dense(20, 3)]
+        net = Network((9,), chain, classes=3, updates=updates).to(DEVICE)
         optimizers = assign_optimizers(net, gamma=1e-2, tau=1e-4, lr_bias=1e-2)
         engine = kind(net, EquilibriumPropagation(8, 3, 0.3), optimizers)
         x = torch.rand(2, 9, generator=torch.Generator().manual_seed(3)).to(DEVICE)

@@ -7,10 +7,12 @@ not sent, so that a network comes to rest; from then on every kernel returns at 
 
 All layers lie side by side, (batch, total); `Place` says where. Each is padded with neurons that
 nothing reaches to a multiple of 16, so that 16 bytes are read at once.
+
+Where layers move in turn, a launch only adds up what drives those of one turn, cut finer.
 """
 
-from collections.abc import Iterator
-from itertools import accumulate
+from collections.abc import Iterable, Iterator
+from itertools import accumulate, product
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +24,7 @@ from torch import Tensor
 from binep.core.couplings import Dense
 from binep.core.dynamics import Prototypical
 from binep.core.gradients import Learning
-from binep.core.network import Network
+from binep.core.network import UPDATES, Network
 from binep.core.neurons import HardSigmoid
 from binep.core.plan import PhasePlan
 from binep.core.weights import BinaryWeight
@@ -43,7 +45,8 @@ class Tile(NamedTuple):
     Attributes:
         source, terms: first neuron that sends, and how many.
         weights, stride, width: first byte of the first output's row, bytes from row to row, bytes
-            of the part. plane, target, outputs: where the first sum goes, and how many.
+            of the part. begin, end: those of them that are read.
+        plane, target, outputs: where the first sum goes, and how many.
     """
 
     source: Any
@@ -51,6 +54,8 @@ class Tile(NamedTuple):
     weights: Any
     stride: Any
     width: Any
+    begin: Any
+    end: Any
     plane: Any
     target: Any
     outputs: Any
@@ -110,9 +115,11 @@ def _tile_at(row):
         tl.multiple_of(tl.load(row + 2), 16),
         tl.multiple_of(tl.load(row + 3), 16),
         tl.multiple_of(tl.load(row + 4), 16),
-        tl.load(row + 5),
+        tl.multiple_of(tl.load(row + 5), 16),
         tl.multiple_of(tl.load(row + 6), 16),
-        tl.multiple_of(tl.load(row + 7), 16),
+        tl.load(row + 7),
+        tl.multiple_of(tl.load(row + 8), 16),
+        tl.multiple_of(tl.load(row + 9), 16),
     )
 
 
@@ -144,11 +151,11 @@ def product_kernel(
         return
     n, r = tl.arange(0, OUTPUTS), tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     found = tl.zeros((OUTPUTS, ROWS), tl.int32)
-    for start in range(0, tile.width, DEPTH):
+    for start in range(tile.begin, tile.end, DEPTH):
         j = start + tl.arange(0, DEPTH)
         eight = tl.load(
             signs + tile.weights + n[:, None] * tile.stride + j[None, :],
-            mask=(n < tile.outputs)[:, None] & (j < tile.width)[None, :],
+            mask=(n < tile.outputs)[:, None] & (j < tile.end)[None, :],
             other=0,
         )
         # Unrolled, so that the bytes are brought into the layout of products once for all bits.
@@ -156,7 +163,7 @@ def product_kernel(
             k = b * tile.width + j
             d = tl.load(
                 delta + tile.source + r[:, None] * total + k[None, :],
-                mask=(r < batch)[:, None] & ((j < tile.width) & (k < tile.terms))[None, :],
+                mask=(r < batch)[:, None] & ((j < tile.end) & (k < tile.terms))[None, :],
                 other=0,
             )
             w = _bit(eight, b, INTERPRETED)
@@ -194,12 +201,14 @@ def send_kernel(
     batch,
     total,
     LAYERS: tl.constexpr,
+    FIRST: tl.constexpr,  # of the layers that move
+    EVERY: tl.constexpr,  # from one of them to the next
     DOWN: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """One step of a layer of a sample: new states, and how activities differ from what was sent."""
     anything = tl.load(moving)
-    sample, layer = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    sample, layer = tl.program_id(0).to(tl.int64), FIRST + EVERY * tl.program_id(1)
     here = _place_at(places + layer * PLACE)
     headers = now.headers + sample * LAYERS * 2
     header = now.next_headers + (sample * LAYERS + layer) * 2
@@ -275,6 +284,21 @@ def _shift(largest):
     return tl.where((largest + ((1 << shift) >> 1)) >> shift > 127, shift + 1, shift)
 
 
+def _pieces(layout: Layout, cut: int) -> list[tuple[int, int, int]]:
+    """Part, first byte and end of what a program adds up, if parts are cut into so many."""
+    width = layout.width
+    span = padded(-(-width // cut))
+    return [
+        (part, begin, min(width, begin + span))
+        for part in range(layout.parts)
+        for begin in range(0, width, span)
+    ]
+
+
+def _longest_first(tile: Tile) -> int:
+    return tile.begin - tile.end
+
+
 def _limits(network: Network, learning: Learning) -> Iterator[str]:
     if len(network.couplings) < 2:
         yield "a hidden layer"
@@ -293,6 +317,7 @@ class DenseDelta(Relaxer):
         weights=frozenset({BinaryWeight}),
         neurons=frozenset({HardSigmoid}),
         dynamics=frozenset({Prototypical}),
+        updates=frozenset(UPDATES),
         limits=_limits,
     )
 
@@ -311,21 +336,26 @@ class DenseDelta(Relaxer):
 
     def _make_tables(self) -> None:
         """What the programs of `product_kernel` do, and where `send_kernel` finds their sums."""
-        parts = [Layout.of(size).parts for size in self.sizes]
-        self.down_plane = max(parts[:-1])
-        self.planes = self.down_plane + max(parts[1:])
-        tiles: list[Tile] = []
+        turns = self.network.turns
+        self.pieces = [_pieces(Layout.of(size), len(turns)) for size in self.sizes]
+        counts = [len(pieces) for pieces in self.pieces]
+        self.down_plane = max(counts[:-1])
+        self.planes = self.down_plane + max(counts[1:])
+        tiles: dict[int, list[Tile]] = {n: [] for n in range(len(self.sizes))}
         for n, packed in enumerate(self.packed):
-            tiles += self._tiles(n, n + 1, packed.up_at, packed.up, 0)
-            tiles += self._tiles(n + 1, n, packed.down_at, packed.down, self.down_plane)
-        # The longest first, so that none is begun last.
-        tiles.sort(key=lambda tile: -tile.terms)
-        ups, downs = [0, *parts[:-1]], [*parts[1:], 0]
+            tiles[n + 1] += self._tiles(n, n + 1, packed.up_at, packed.up, 0)
+            tiles[n] += self._tiles(n + 1, n, packed.down_at, packed.down, self.down_plane)
+        ups, downs = [0, *counts[:-1]], [*counts[1:], 0]
         places = map(Place, map(padded, self.sizes), self.offsets, ups, downs)
-        self.tiles, self.places = (
-            torch.tensor(list(rows), dtype=torch.int32, device=self.device)
-            for rows in (tiles, places)
-        )
+        self.places = self._table(places)
+        # The longest first, so that none is begun last.
+        self.turns = [
+            (turn, self._table(sorted((t for n in turn for t in tiles[n]), key=_longest_first)))
+            for turn in turns
+        ]
+
+    def _table(self, rows: Iterable[tuple[int, ...]]) -> Tensor:
+        return torch.tensor(list(rows), dtype=torch.int32, device=self.device)
 
     def _tiles(
         self, source: int, target: int, weights: int, layout: Layout, plane: int
@@ -339,11 +369,13 @@ class DenseDelta(Relaxer):
                 weights=weights + start * layout.stride + part * span,
                 stride=layout.stride,
                 width=span,
-                plane=plane + part,
+                begin=begin,
+                end=end,
+                plane=plane + piece,
                 target=self.offsets[target] + start,
                 outputs=min(OUTPUTS, outputs - start),
             )
-            for part in range(layout.parts)
+            for piece, (part, begin, end) in enumerate(self.pieces[source])
             for start in range(0, outputs, OUTPUTS)
         ]
 
@@ -367,12 +399,16 @@ class DenseDelta(Relaxer):
         scales = self._scales()
         drive = F.pad(first, (0, padded(first.shape[1]) - first.shape[1]))
         rows = min(64, max(16, power_of_two(batch)))
-        for t in range(phase.steps):
-            product_kernel[(len(self.tiles), -(-batch // rows))](
+        if len(self.turns) > 1:
+            # Layers of a turn do not listen to each other, so that they may send in place.
+            now = now._replace(next_headers=now.headers)
+        for t, (turn, tiles) in product(range(phase.steps), self.turns):
+            widest = max(self.sizes[n] for n in turn)
+            product_kernel[(len(tiles), -(-batch // rows))](
                 now.delta,
                 self.packed[0].memory,
                 sums,
-                self.tiles,
+                tiles,
                 moving[t],
                 batch,
                 self.total,
@@ -383,7 +419,7 @@ class DenseDelta(Relaxer):
                 num_warps=8,
                 num_stages=2,
             )
-            send_kernel[(batch, layers)](
+            send_kernel[(batch, len(turn))](
                 drive,
                 sums,
                 now,
@@ -396,9 +432,11 @@ class DenseDelta(Relaxer):
                 batch,
                 self.total,
                 LAYERS=layers,
+                FIRST=turn.start,
+                EVERY=turn.step,
                 DOWN=self.down_plane,
-                BLOCK=power_of_two(max(self.sizes)),
-                num_warps=16 if max(self.sizes) > 2048 else 4,
+                BLOCK=power_of_two(widest),
+                num_warps=16 if widest > 2048 else 4,
             )
             now = now._replace(headers=now.next_headers, next_headers=now.headers)
         states = [
@@ -425,6 +463,8 @@ class DenseDelta(Relaxer):
             next_headers=room(integer, *header),
         )
         for n, unit in enumerate(self.units):
+            if len(self.turns) > 1 and n in self.turns[0][0]:
+                continue  # it moves before it is heard
             whole = round(min(max(initial, 0.0), 1.0) * unit)
             shift = max(0, whole.bit_length() - 7)
             if whole:

@@ -15,7 +15,7 @@ from torch import Tensor
 from binep.core.couplings import Dense
 from binep.core.dynamics import Prototypical
 from binep.core.gradients import Learning
-from binep.core.network import Network
+from binep.core.network import UPDATES, Network
 from binep.core.neurons import HardSigmoid
 from binep.core.plan import PhasePlan
 from binep.engines.base import Capabilities
@@ -54,6 +54,7 @@ def shallow_kernel(
     width,
     initial,  # all states at t = 0, if the phase has no other start
     steps,
+    IN_TURN: tl.constexpr,  # whether outputs hear what the hidden layer has just become
     OUTPUTS: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
@@ -87,32 +88,11 @@ def shallow_kernel(
     t = 0
     while (t < steps) & (change > 0.0):
         # What is sent: the hidden states are in [0, 1] already once they have moved.
-        a = clamp(h)
         sending = sent(o, neuron, target.beta is not None)
-        up = tl.zeros((16,), tl.float32)
-        zero = tl.zeros((WIDTH,), tl.float32)
-        down = zero
-        # Five outputs at a time: their sums over the hidden layer share one pass across threads.
-        for n in tl.static_range(0, OUTPUTS, 5):
-            s0, s1 = _sign_bit(negative, n), _sign_bit(negative, n + 1)
-            s2, s3 = _sign_bit(negative, n + 2), _sign_bit(negative, n + 3)
-            s4 = _sign_bit(negative, n + 4)
-            parts = (
-                _flipped(a, s0),
-                _flipped(a, s1),
-                _flipped(a, s2),
-                _flipped(a, s3),
-                _flipped(a, s4),
-            )
-            u0, u1, u2, u3, u4 = tl.reduce(parts, 0, _add_five)
-            up = tl.where(k == n, u0, tl.where(k == n + 1, u1, up))
-            up = tl.where(k == n + 2, u2, tl.where(k == n + 3, u3, tl.where(k == n + 4, u4, up)))
-            down += _flipped(_sent_by(sending, k, n) + zero, s0)
-            down += _flipped(_sent_by(sending, k, n + 1) + zero, s1)
-            down += _flipped(_sent_by(sending, k, n + 2) + zero, s2)
-            down += _flipped(_sent_by(sending, k, n + 3) + zero, s3)
-            down += _flipped(_sent_by(sending, k, n + 4) + zero, s4)
+        up, down = _sums(clamp(h), sending, negative, k, OUTPUTS, not IN_TURN, True)
         new = tl.where(inside, step(h, constant + alpha * down, None, neuron), 0.0)
+        if IN_TURN:
+            up, _ = _sums(clamp(new), sending, negative, k, OUTPUTS, True, False)
         force = None
         if target.beta is not None:
             force = pull(target, label, k, o, sample * OUTPUTS + k, real)
@@ -124,6 +104,39 @@ def shallow_kernel(
     tl.store(end.top + sample * OUTPUTS + k, o, mask=real)
     tl.store(residual + sample, change)
     tl.store(ran + sample, t)
+
+
+@triton.jit
+def _sums(a, sending, negative, k, OUTPUTS: tl.constexpr, UP: tl.constexpr, DOWN: tl.constexpr):
+    """What hidden neurons send, added up for each output, and the other way round.
+
+    Five outputs at a time: their sums over the hidden layer share one pass across threads.
+    """
+    up = tl.zeros((16,), tl.float32)
+    zero = tl.zeros_like(a)
+    down = zero
+    for n in tl.static_range(0, OUTPUTS, 5):
+        s0, s1 = _sign_bit(negative, n), _sign_bit(negative, n + 1)
+        s2, s3 = _sign_bit(negative, n + 2), _sign_bit(negative, n + 3)
+        s4 = _sign_bit(negative, n + 4)
+        if UP:
+            parts = (
+                _flipped(a, s0),
+                _flipped(a, s1),
+                _flipped(a, s2),
+                _flipped(a, s3),
+                _flipped(a, s4),
+            )
+            u0, u1, u2, u3, u4 = tl.reduce(parts, 0, _add_five)
+            up = tl.where(k == n, u0, tl.where(k == n + 1, u1, up))
+            up = tl.where(k == n + 2, u2, tl.where(k == n + 3, u3, tl.where(k == n + 4, u4, up)))
+        if DOWN:
+            down += _flipped(_sent_by(sending, k, n) + zero, s0)
+            down += _flipped(_sent_by(sending, k, n + 1) + zero, s1)
+            down += _flipped(_sent_by(sending, k, n + 2) + zero, s2)
+            down += _flipped(_sent_by(sending, k, n + 3) + zero, s3)
+            down += _flipped(_sent_by(sending, k, n + 4) + zero, s4)
+    return up, down
 
 
 @triton.jit
@@ -165,6 +178,7 @@ class Shallow(Relaxer):
         couplings=frozenset({Dense}),
         neurons=frozenset({HardSigmoid}),
         dynamics=frozenset({Prototypical}),
+        updates=frozenset(UPDATES),
         limits=_limits,
     )
 
@@ -188,6 +202,7 @@ class Shallow(Relaxer):
             width,
             self.network.initial_state,
             phase.steps,
+            IN_TURN=len(self.network.turns) > 1,
             OUTPUTS=outputs,
             WIDTH=power_of_two(width),
             num_warps=8 if width > 1024 else 4,
