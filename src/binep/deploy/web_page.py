@@ -8,7 +8,8 @@ what `fixed` and `learning` define, bit for bit.
 import base64
 import json
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 
@@ -80,20 +81,29 @@ def write(
         "labels": [int(label) for label in labels],
         "origin": network.origin,
     }
-    pixels = np.ascontiguousarray(images, np.uint8).tobytes()
-    values = {
-        "STYLE": _part("style.css"),
-        "FACTS": json.dumps(facts).replace("<", "\\u003c"),
-        "WASM": _base64(engine(network)),
-        "NETWORK": _base64(network_file(whole, learning)),
-        "IMAGES": _base64(pixels),
-        "ENGINE": _part("engine.js"),
-        "SCRIPT": _part("playground.js"),
+    contents = {
+        "facts": json.dumps(facts).replace("<", "\\u003c"),
+        "wasm": _base64(engine(network)),
+        "network": _base64(network_file(whole, learning)),
+        "images": _base64(np.ascontiguousarray(images, np.uint8).tobytes()),
     }
-    page = _part("page.html")
-    for name, value in values.items():
-        page = page.replace(f"@{name}@", value)
-    return write_files(to, {"playground.html": page})
+    return write_files(to, {"playground.html": fill(contents)})
+
+
+def fill(contents: Mapping[str, str]) -> str:
+    """The page around facts, engine, network and images, by the ids of their elements."""
+    parts = {"style": "style.css", "engine": "engine.js", "script": "playground.js"}
+    page, values = _part("page.html"), {name: _part(file) for name, file in parts.items()}
+    for name, value in {**values, **contents}.items():
+        page = page.replace(f"@{name.upper()}@", value)
+    return page
+
+
+def contents_of(page: str) -> dict[str, str]:
+    """What `fill` was given for a page."""
+    names = ("facts", "wasm", "network", "images")
+    found = {name: re.search(rf'<script[^>]* id="{name}">(.*?)</script>', page) for name in names}
+    return {name: match[1] for name, match in found.items() if match}
 
 
 def engine(network: StoredNetwork) -> bytes:

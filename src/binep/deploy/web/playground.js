@@ -157,6 +157,10 @@ class Drawing {
   }
 }
 
+function percent(share) {
+  return `${100 * share < 10 ? Number((100 * share).toPrecision(2)) : Math.round(100 * share)} %`;
+}
+
 /* Replace a share of the pixels by noise, always in the same order. */
 function corrupt(pixels, share) {
   const random = randomNumbers(12345);
@@ -339,7 +343,9 @@ class Playground {
       t > this.rest
         ? `Nudged towards ${facts.classes[this.label]}, step ${t - this.rest}: ${changed.toLocaleString("en")} bits differ from rest`
         : t === this.rest
-          ? "At rest"
+          ? facts.bits
+            ? "At rest: no bit changes any more"
+            : `End of the free phase, after ${t} steps`
           : `Free phase, step ${t} of ${this.rest}`;
   }
 
@@ -385,7 +391,7 @@ class Playground {
     element("consequence").textContent =
       `Learning this image would push ${pushes.toLocaleString("en")} synapses towards a flip and flip ${flips.toLocaleString("en")}.` +
       (flips === 0 && pushes > 0
-        ? ` The nearest reaches ${(100 * nearest).toPrecision(2)} % of tau: learn it again, or lower tau.`
+        ? ` The nearest comes to ${percent(nearest)} of tau: learn it again, or lower tau.`
         : pushes === 0
           ? " The nudge changes no bit: the network is already sure."
           : "");
@@ -695,7 +701,7 @@ function addControls(playground) {
   );
   addSlider(
     "tau",
-    (value) => `${Number((100 * tauScale(value)).toPrecision(2))} %`,
+    (value) => percent(tauScale(value)),
     (value) => {
       engine.setTau(tauScale(value));
       playground.show(playground.rest);
