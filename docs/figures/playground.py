@@ -4,6 +4,7 @@ With a run its page is exported first; without, the page of the docs gets today'
 around the same network. The pictures need chromium, chromium-driver and selenium.
 """
 
+import base64
 import shutil
 import sys
 import tempfile
@@ -31,8 +32,10 @@ playground.go(playground.trace.length - 1);
 
 def refill() -> None:
     """The page of the docs with today's engine and script."""
-    old = web_page.contents_of(PAGE.read_text("utf-8"))
-    write_whole(PAGE, web_page.fill(old))
+    contents = web_page.contents_of(PAGE.read_text("utf-8"))
+    engine = Path(web_page.__file__).parent / "web" / "engine.wasm"
+    contents["wasm"] = base64.b64encode(engine.read_bytes()).decode()
+    write_whole(PAGE, web_page.fill(contents))
 
 
 def take_picture() -> None:

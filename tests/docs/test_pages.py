@@ -5,6 +5,7 @@ folder; one behind `<!-- file: NAME -->` is written there first. Every other lin
 `binep` goes through the command line's parser: what a page names has to exist.
 """
 
+import base64
 import re
 import shlex
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import typer
 from typer.testing import CliRunner
 
 from binep.cli import app
+from binep.deploy import web_page
 from binep.engines import select
 
 ROOT = Path(__file__).parents[2]
@@ -91,3 +93,13 @@ def test_a_command_that_does_not_exist_is_seen():
     )
     with pytest.raises(Exception, match="--sed"):
         command.make_context(name, rest)
+
+
+def test_the_playground_of_the_docs_is_what_the_package_would_write():
+    """Around its network: else `python docs/figures/playground.py` writes it anew."""
+    page = (ROOT / "docs" / "playground" / "mnist.html").read_text("utf-8")
+    contents = web_page.contents_of(page)
+    assert page == web_page.fill(contents)
+    shipped = Path(web_page.__file__).parent / "web" / "engine.wasm"
+    assert base64.b64decode(contents["wasm"]) == shipped.read_bytes()
+    assert len(page) < 2**20
