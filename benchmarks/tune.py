@@ -6,8 +6,8 @@
 From each start the recipe is tuned; what comes out is trained for --epochs epochs and compared with
 the recipe as it ships and as it started, all on validation images (the last 5,000 of the training
 set), never on the test set. Goal: within 0.5 of the recipe as it ships. Prints a table, and writes
-everything that was tried into --to (results/tuning.json is shown in RESULTS.md); starts that are
-there already are left out.
+everything that was tried into --to (docs/results/choices.md shows evidence/tuning.json); starts
+that are there already are left out.
 """
 
 import argparse
@@ -22,8 +22,8 @@ from binep.files import write_whole
 from binep.report import figures
 from binep.studies import compare as choices
 from binep.studies import tune
+from binep.studies.detail_pages import TUNING, tuning_table
 from binep.studies.evidence import read_json, rounded
-from binep.studies.results_page import TUNING, tuning_table
 from binep.training import recipe as recipes
 from binep.training import runs
 from binep.training.recipe import Recipe

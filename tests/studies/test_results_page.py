@@ -1,4 +1,4 @@
-"""RESULTS.md: its text follows from the files, and the one in the repository is up to date."""
+"""RESULTS.md and the pages of docs/results: their text follows from the files and the claims."""
 
 import json
 import random
@@ -8,10 +8,14 @@ import pytest
 from matplotlib.image import imread
 
 from binep.errors import BinepError
+from binep.report.figures import DASH
 from binep.studies import compare as choices
-from binep.studies.evidence import Evidence, open_evidence, write_result
-from binep.studies.reproduce import BEYOND, GOALS, render
-from binep.studies.results_page import TUNING, overview, write_overview
+from binep.studies.claims import read_claims
+from binep.studies.detail_pages import TUNING, outdated, pages, write_pages
+from binep.studies.evidence import Evidence, open_evidence, recipe_hash, write_result
+from binep.studies.paper import AS_PRINTED, BEYOND, GOALS, STUDIES
+from binep.studies.reproduce import entries, render
+from binep.studies.results_page import LIMIT, overview
 from binep.training import recipe as recipes
 from binep.training.runs import Run
 
@@ -56,7 +60,9 @@ def evidence(tmp_path_factory) -> Evidence:
         write_result(made_up("mnist-1fc-w", seed, error, 50), folder)
         write_result(made_up("mnist-1fc-w-a", seed, error - 0.8, 50), folder)
         write_result(made_up("mnist-1fc-w-a-schedule", seed, error - 1, 50), folder)
-        write_result(made_up("mnist-1fc-wa", seed, 4.0, 100), folder)
+        write_result(made_up("mnist-1fc-wa", seed, 4.0 + error / 100, 100), folder)
+        printed = AS_PRINTED["mnist-1fc-wa"]
+        write_result(made_up("mnist-1fc-wa", seed, 2.8 + error / 100, 100, *printed), folder)
         write_result(made_up("mnist-1fc-wa-schedule", seed, 2.8, 100), folder)
         write_result(made_up("mnist-1fc-wa-shifted", seed, 2.0, 100), folder)  # other images
     write_result(made_up("cifar10-conv-w-a", 0, 17.6, 100), folder)
@@ -72,56 +78,77 @@ def evidence(tmp_path_factory) -> Evidence:
     choice = choices.Choice("Which bias rates?", 2, variants)
     choices.write_choice(choice, folder / "choices" / "biases.json")
     (folder / "commentary.md").write_text("## Comments\n\nWritten by hand.\n")
+    printed = recipe_hash(recipes.load("mnist-1fc-wa", AS_PRINTED["mnist-1fc-wa"]))
+    ours = recipe_hash(recipes.load("mnist-1fc-wa"))
+    (folder / "claims.toml").write_text(
+        f"[mnist-1fc-wa]\nruns = {printed!r}\n"
+        f"[[mnist-1fc-wa.ours]]\nname = 'from 0'\nruns = {ours!r}\n"
+        "differs = 'starts from 0'\nafter_test = 'the start'\n"
+        "[mnist-1fc-wa-schedule]\nafter_test = 'the start'\n"
+    )
     return open_evidence(folder)
+
+
+def row_of(text: str, start: str) -> list[str]:
+    """The cells of the one line of a page's tables that begins so."""
+    (line,) = (line for line in text.splitlines() if line.startswith(start))
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_a_cell_holds_the_papers_algorithm_and_ours_stands_beside_it(evidence: Evidence):
+    text = overview(evidence)
+    # Of Table 2, whose row of MNIST 1fc is the one with binary activations.
+    cell = row_of(text, "| MNIST 1fc | EP, binary activations |")
+    assert cell[2:7] == ["2.83 ± 0.06", "2.82 ± 0.00", "2", "100", "p = 0.74"]
+    ours = row_of(text, "|  | ours: from 0 † |")
+    assert ours[2:7] == [DASH, "4.02 ± 0.00", "2", "100", "worse, p < 0.001"]
+    assert ours[7] == "starts from 0" and "1 h 41 min A GPU" in ours[8]
+    in_short = text.split("Of the 19 cells:")[1].split("| |")[0]
+    assert "worse: MNIST 1fc binary activations, from 0" in in_short
+    assert "- Worse" not in in_short
+
+
+def test_cells_are_counted_by_a_test_and_one_seed_is_not_judged(evidence: Evidence):
+    text = overview(evidence)
+    assert "- Better: 1: MNIST 1fc learnt alpha" in text
+    assert "- No difference shown: 2" in text
+    assert "- One seed, not judged: 1: MNIST 1fc real weights" in text
+    assert "not judged: 1: CIFAR-10 conv learnt alpha" in text and "- Not run: 14" in text
+    assert row_of(text, "|  | EP, real weights | 2.00")[6] == "one seed"
+    short = row_of(text, "|  | EP, learnt alpha | 15.66")
+    assert short[3:7] == ["17.60", "1", "100 of 500", "fewer epochs"]
+
+
+def test_what_was_set_when_test_errors_were_known_is_marked_and_told(evidence: Evidence):
+    text = overview(evidence)
+    assert "- mnist-1fc-wa, mnist-1fc-wa-schedule: the start." in text
+    assert row_of(text, "| MNIST 1fc, wa |")[1:4] == ["mnist-1fc-wa-schedule †", "2.80 ± 0.00", "2"]
 
 
 def test_variants_are_shown_beside_the_studies(evidence: Evidence):
     """What a study has a place for is not repeated, and validation's errors are left out."""
-    section = overview(evidence).split("## Variants")[1].split("## Training")[0]
-    rows = [line for line in section.splitlines() if line.startswith("| mnist")]
+    text = pages(evidence)[Path("docs/results/index.md")]
+    rows = [line for line in text.split("## Variants")[1].splitlines() if "| mnist" in line]
     changed = "learning.beta=0.5, optimizer.tau=1e-06,1e-06,1e-06"
     assert rows == [f"| mnist-2fc-w | {changed} | 3.50 | 1.75 | 1 | 50 |"]
-
-
-def test_cells_are_sorted_by_how_they_stand_to_the_paper(evidence: Evidence):
-    lines = {
-        line.split("**")[1]: line for line in overview(evidence).splitlines() if "- **" in line
-    }
-    assert (
-        "(1): MNIST 1fc, EP, learnt alpha: 1.25 ± 0.07 (n = 2) against 1.70 ± 0.04."
-        in (lines["Better than the paper"])
-    )
-    assert "MNIST 1fc, EP, fixed alpha: 2.05 ± 0.07" in lines["As in the paper"]
-    assert "MNIST 1fc, EP, real weights: 2.02 (n = 1) against 2.00" in lines["As in the paper"]
-    worse = "(1): MNIST 1fc, EP, binary activations: 4.00 ± 0.00 (n = 2) against 2.83 ± 0.06 "
-    remedy = "(`mnist-1fc-wa-schedule`, on the same images: 2.80 ± 0.00, n = 2, as in the paper)."
-    assert worse + remedy in lines["Worse than the paper"]
-    short = "(1): CIFAR-10 conv, EP, learnt alpha: 17.60 (n = 1) against 15.66 ± 0.28 "
-    so_far = "(after 100 epochs, when the paper has 17.60)."
-    assert short + so_far in lines["Trained for fewer epochs than the paper, not judged"]
-    assert "(14): " in lines["Not run"]
-    assert "Of 19 cells 4 were trained as long as the paper's, and 3 of these" in overview(evidence)
-
-
-def test_short_runs_stand_in_the_table_with_their_epochs(evidence: Evidence):
-    row = next(line for line in overview(evidence).splitlines() if "100 of 500" in line)
-    assert "17.60" in row and "fewer epochs" in row and "1 h 41 min" in row
 
 
 def test_validation_runs_and_variants_stay_out_of_test_tables(evidence: Evidence):
     table = render("table1", evidence)
     assert "2.05 ± 0.07" in table and "validation" not in table
-    assert "0.50" not in overview(evidence) and "3.00" not in table
-    assert "3.00" in render("fig-alpha", evidence)
+    for text in pages(evidence).values():
+        assert "| 0.50 |" not in text
+    assert "3.00" not in table and "3.00" in render("fig-alpha", evidence)
 
 
 def test_goals_stand_beside_the_best_recipe_with_binary_synapses(evidence: Evidence):
-    rows = [line for line in overview(evidence).splitlines() if "| below" in line]
+    text = pages(evidence)[Path("docs/results/index.md")]
+    rows = [line for line in text.splitlines() if "| below" in line]
     assert rows == [
         "| MNIST 1fc, w | mnist-1fc-w-a-schedule | below 1.60 | 1.05 ± 0.07 | 2 | 50 | reached |",
         "| MNIST 1fc, wa | mnist-1fc-wa-shifted | below 2.40 | 2.00 ± 0.00 | 2 | 100 | reached |",
         "| CIFAR-10 conv, w | cifar10-conv-w-a | below 15.66 | 17.60 | 1 | 100 of 500 "
-        "| not reached |",
+        "| not reached, one seed |",
     ]
 
 
@@ -129,24 +156,37 @@ def test_every_goal_is_of_a_network_that_is_compared():
     assert list(GOALS) == list(dict.fromkeys(cell.row for cell in BEYOND.cells))
 
 
+def test_errors_by_epoch_are_means_over_the_seeds_that_came_so_far(evidence: Evidence):
+    text = pages(evidence)[Path("docs/results/epochs.md")]
+    row = row_of(text.split("## Training")[0], "| mnist-1fc-w-a |")
+    assert row[-3:] == ["1.25 ± 0.07", DASH, "2"]
+
+
 def test_choices_tell_the_lowest_and_what_ships(evidence: Evidence):
-    text = overview(evidence)
+    text = pages(evidence)[Path("docs/results/choices.md")]
     row = next(line for line in text.splitlines() if "[0.2, 0.1, 0.05]" in line)
     assert row.endswith("| 4.00 | 1 | 2.0 s | lowest |")
     assert "The recipe that ships trains as in: as it is." in text
 
 
-def test_commentary_is_taken_over_and_all_figures_are_there(evidence: Evidence):
-    path = write_overview(evidence)
-    text = path.read_text("utf-8")
-    assert path == evidence.folder.parent / "RESULTS.md" and text == overview(evidence)
-    assert "\n## Comments\n\nWritten by hand.\n" in text
-    linked = [line.rpartition("(")[2].rstrip(")") for line in text.splitlines() if "![" in line]
-    names = {Path(link).stem for link in linked}
-    assert {"fig-alpha", "fig-readouts", "fig-hidden", "mnist-1fc-w", "cifar10-conv-w-a"} <= names
-    assert "fig-outputs" not in names
-    for link in linked:
-        assert imread(path.parent / link).shape[0] > 200
+def test_pages_are_written_with_their_figures_and_are_seen_to_be_out_of_date(tmp_path: Path):
+    write_result(made_up("mnist-1fc-w", 0, 2.0, 50), tmp_path / "evidence")
+    (tmp_path / "evidence" / "commentary.md").write_text("## Comments\n\nWritten by hand.\n")
+    evidence = open_evidence(tmp_path / "evidence")
+    assert "RESULTS.md" in outdated(evidence)
+    paths = write_pages(evidence)
+    assert tmp_path / "RESULTS.md" in paths and outdated(evidence) == []
+    assert "\n## Comments\n\nWritten by hand.\n" in (tmp_path / "RESULTS.md").read_text("utf-8")
+    curves = tmp_path / "docs" / "results" / "curves.md"
+    links = [
+        line.rpartition("(")[2][:-1] for line in curves.read_text().splitlines() if "![" in line
+    ]
+    assert {Path(link).stem for link in links} >= {"fig-alpha", "fig-hidden", "mnist-1fc-w"}
+    for link in links:
+        assert imread(curves.parent / link).shape[0] > 200
+    (curves.parent / links[0]).unlink()
+    curves.write_text("Something else.")
+    assert outdated(evidence) == [f"docs/results/{name}" for name in ("curves.md", links[0])]
 
 
 def test_tuning_shows_what_was_found_from_each_start(tmp_path: Path):
@@ -164,23 +204,50 @@ def test_tuning_shows_what_was_found_from_each_start(tmp_path: Path):
     path = tmp_path / "tuning.json"
     table = {"format": TUNING, "factor": 30.0, "epochs": 5, "starts": [start]}
     path.write_text(json.dumps(table))
-    text = overview(Evidence(tmp_path))
+    text = pages(Evidence(tmp_path))[Path("docs/results/choices.md")]
     row = "| 2e-06 2e-06 | 6e-08 2.3e-07 | 30.00 | 4.20 | 4.00 | +0.20 | 1 | 1 min 30 s |"
     assert row in text and "At worst it ends +0.20 from" in text
     path.write_text(json.dumps({**table, "starts": [{}]}))
     with pytest.raises(BinepError, match="not what benchmarks/tune.py writes"):
-        overview(Evidence(tmp_path))
+        pages(Evidence(tmp_path))
 
 
-def test_an_empty_folder_says_so(tmp_path: Path):
-    text = overview(Evidence(tmp_path))
-    assert "There are no runs yet." in text and "![" not in text
+# --- the claims ---------------------------------------------------------------------------------
 
 
-def test_the_repositorys_page_is_what_the_command_generates():
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[mnist-1fc-w", "not valid TOML"),
+        ("[mnist-1fc-w]\nruns = 'abc'", "there is no such folder in runs/"),
+        ("[mnist-1fc-w]\nnotes = 'x'", "unknown key 'notes'"),
+        ("[mnist-1fc-w]\nnote = 3", "note=3: allowed is a text"),
+        ("[[mnist-1fc-w.ours]]\nname = 'x'", "differs, runs is missing"),
+    ],
+)
+def test_claims_that_cannot_be_are_refused_in_one_line(text: str, message: str, tmp_path: Path):
+    (tmp_path / "claims.toml").write_text(text)
+    with pytest.raises(BinepError, match=message) as caught:
+        read_claims(Evidence(tmp_path))
+    assert "\n" not in str(caught.value)
+
+
+def test_the_repositorys_claims_put_only_the_papers_algorithm_into_its_cells():
+    """A cell's runs were trained exactly as it says; ours differ, and say how."""
     evidence = open_evidence(ROOT / "evidence")
-    text = (ROOT / "RESULTS.md").read_text("utf-8")
-    assert text == overview(evidence), "run: binep reproduce --from evidence"
-    for line in text.splitlines():
-        if line.startswith("!["):
-            assert (ROOT / line.rpartition("(")[2].rstrip(")")).is_file(), line
+    claims, cells = read_claims(evidence), dict[str, str]()
+    for cell in (cell for study in STUDIES.values() for cell in study.cells if cell.printed):
+        cells[cell.recipe] = recipe_hash(cell.resolve())
+    assert all(claim.runs in ("", cells.get(name)) for name, claim in claims.items())
+    beside = [(name, each) for name, claim in claims.items() for each in claim.ours]
+    assert len(beside) >= 10
+    for name, each in beside:
+        assert each.runs != cells[name] and each.differs
+    for cell in BEYOND.cells:
+        (entry,) = entries(cell, evidence)
+        apart = recipe_hash(cell.resolve()) != cells.get(cell.recipe, recipe_hash(cell.resolve()))
+        assert bool(entry.differs) == (apart and bool(entry.found.counted)), cell.recipe
+
+
+def test_the_repositorys_page_is_short():
+    assert len(overview(open_evidence(ROOT / "evidence")).encode()) < LIMIT

@@ -36,6 +36,9 @@ def reproduce(
         Path | None,
         typer.Option("--from", metavar="DIR", help="Train nothing, read what binep results wrote."),
     ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="With --from: write nothing, see if the pages agree.")
+    ] = False,
     device: Device = "auto",
     engine: Engine = "auto",
     data_dir: DataDir = None,
@@ -47,7 +50,7 @@ def reproduce(
     """Train what a table or figure of the paper needs and is missing; print both side by side.
 
     With --from nothing is trained: WHAT is made of a folder of evidence or, without WHAT,
-    all of it, as RESULTS.md beside that folder.
+    all of it, as RESULTS.md and docs/results beside that folder.
 
     Example: binep reproduce table1 --seeds 3
     """
@@ -55,7 +58,7 @@ def reproduce(
     from binep.studies import reproduce as studies
 
     if source is not None:
-        _reproduce_from(source, what)
+        _reproduce_from(source, what, check)
         return
     if what is None:
         for study in studies.STUDIES.values():
@@ -82,16 +85,23 @@ def reproduce(
         sys.exit(max((run.exit_code for run in outcome.runs), default=0) or INTERRUPTED)
 
 
-def _reproduce_from(source: Path, what: str | None) -> None:
+def _reproduce_from(source: Path, what: str | None, check: bool) -> None:
     from binep.files import make_folder
     from binep.report import figures
     from binep.studies import reproduce as studies
+    from binep.studies.detail_pages import DPI, FIGURES, outdated, write_pages
     from binep.studies.evidence import open_evidence
-    from binep.studies.results_page import DPI, FIGURES, write_overview
 
     evidence = open_evidence(source)
+    if check:
+        if wrong := outdated(evidence):
+            print(f"not what {source} says: {', '.join(wrong)}; run: binep reproduce --from")
+            sys.exit(1)
+        print(f"all pages say what {source} does")
+        return
     if what is None:
-        print(f"{write_overview(evidence)}: written, its figures in {source.parent / FIGURES}")
+        for path in write_pages(evidence):
+            print(f"{path}: written")
         return
     print(studies.render(what, evidence))
     if studies.find_study(what).kind != "table":

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +39,9 @@ def settings(recipe: Recipe) -> dict[str, Any]:
     """Every key of a recipe that training depends on, as `section.key`."""
     return {
         key: value
-        for section in fields(recipe)
-        if section.name not in ("name", "summary", "loggers", "paper")
-        for key, value in _flat(asdict(recipe)[section.name], section.name)
+        for name, section in asdict(recipe).items()
+        if name not in ("name", "summary", "loggers", "paper")
+        for key, value in _flat(section, name)
     }
 
 

@@ -3,6 +3,7 @@
 evidence/
   runs/<hash of the recipe>/seed<k>.json   a run: record, recipe, and a line of metrics an epoch
   index.csv                                a line a run, for any tool to read
+  claims.toml                              which runs speak for what, see `claims`
   choices/<question>.json                  what was chosen on validation images, see `compare`
 
 The hash is of what the recipe sets (`recipe_hash`), not of how that differs from the recipe that

@@ -1,9 +1,7 @@
-"""The paper's tables and figures, as studies: which runs they need, and ours beside theirs.
+"""The paper's tables and figures, made again: train what they need, show ours beside theirs.
 
-A study is a list of cells; a cell is a recipe, perhaps with a few keys changed, and the epoch to
-read its errors at. Studies share runs where they share recipes. What the paper reports stands in
-the recipes where they have it, and here otherwise. The runs come from a folder of runs, or from
-the small files of `evidence`.
+The studies are those of `paper`. The runs come from a folder of runs, or from a folder of evidence,
+whose claims say what stands beside the paper's algorithm in a cell.
 """
 
 import re
@@ -11,7 +9,6 @@ import statistics
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,319 +16,20 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from binep.data import Folder
-from binep.errors import BinepError, choose
+from binep.errors import BinepError
 from binep.report import changes, figures, open_runs, seconds_until, spread_at
 from binep.report.figures import DASH, Spread, duration, number
-from binep.studies.evidence import Evidence
-from binep.training import recipe as recipes
+from binep.studies.claims import read_claims
+from binep.studies.evidence import Evidence, recipe_hash
+from binep.studies.paper import STUDIES, Cell, Study, find_study
+from binep.studies.verdict import judge
 from binep.training import runs
 from binep.training.progress import Watcher, usual_watcher
-from binep.training.recipe import PaperKeys, Recipe
+from binep.training.recipe import Recipe
 from binep.training.runs import Run
 
+DEVICES = re.compile(r"NVIDIA |\(R\)| Processor")  # what a device's name is told without
 LETTERS = 13  # of a figure's title, an inch
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One result of a study.
-
-    Attributes:
-        row, column: where it stands.
-        recipe: its name. overrides: keys changed in it, as `section.key=value`.
-        epoch: to read the errors at; by default the recipe's last.
-        reported: what the paper says of it, where the recipe does not say.
-        x: its place on a figure's axis; by default the mean of the run's alphas.
-    """
-
-    row: str
-    column: str
-    recipe: str
-    overrides: tuple[str, ...] = ()
-    epoch: int | None = None
-    reported: PaperKeys | None = None
-    x: float | None = None
-
-    def resolve(self, epochs: int | None = None) -> Recipe:
-        """The recipe to train, for its own number of epochs or another.
-
-        One that was changed says so in its name, and so has a folder of its own.
-        """
-        return _resolve(self.recipe, self.overrides, epochs)
-
-    @property
-    def paper(self) -> PaperKeys:
-        """What the paper says of it, if it does."""
-        return self.reported or (PaperKeys() if self.epoch else self.resolve().paper)
-
-    def last_epoch(self, epochs: int | None = None) -> int:
-        """The epoch to read the errors at, if training goes on for `epochs`."""
-        planned = self.epoch or self.resolve().training.epochs
-        return planned if epochs is None else min(planned, epochs)
-
-
-def variant_name(recipe: Recipe) -> str:
-    """A recipe's name and, if one ships under that name, what is changed in it.
-
-    >>> variant_name(recipes.load("mnist-1fc-w", ["network.dense=[512]", "learning.beta=0.3"]))
-    'mnist-1fc-w+network.dense=512'
-    """
-    if recipe.name not in recipes.names():
-        return recipe.name
-    changed = changes(recipe, recipes.load(recipe.name))
-    return "+".join([recipe.name, *(re.sub(r"[^\w.,=+-]", "", text) for text in changed)])
-
-
-@cache
-def _resolve(recipe: str, overrides: tuple[str, ...], epochs: int | None) -> Recipe:
-    texts = [*overrides, *([] if epochs is None else [f"training.epochs={epochs}"])]
-    changed = recipes.load(recipe, texts)
-    name = variant_name(changed)
-    return replace(changed, name=name, paper=changed.paper if name == recipe else PaperKeys())
-
-
-@dataclass(frozen=True)
-class Study:
-    """A table or a figure of the paper.
-
-    Attributes:
-        kind: what `figure` draws. "table": nothing; "against": errors against the cells' x;
-            "curves": errors, "readouts": the two readouts' difference, against epochs, a panel a
-            row.
-        xlabel: of the axis for `x`. note: what a reader should know besides.
-    """
-
-    name: str
-    title: str
-    cells: tuple[Cell, ...]
-    kind: str = "table"
-    xlabel: str = ""
-    note: str = ""
-
-
-# --- the paper's --------------------------------------------------------------------------------
-
-
-def _early(row: str, recipe: str, epoch: int, test: float, train: float) -> tuple[Cell, Cell]:
-    """A row of the appendix: errors after some epochs, printed only there, and after all."""
-    reported = PaperKeys(test=test, train=train, where=f"Appendix, {epoch} epochs")
-    return (
-        Cell(row, f"after {epoch}", recipe, epoch=epoch, reported=reported),
-        Cell(row, "at the end", recipe),
-    )
-
-
-TABLE_1 = Study(
-    "table1",
-    "Table 1: errors with binary synapses, trained by EP and BPTT, alpha fixed or learnt",
-    tuple(
-        Cell(row, column, recipe)
-        for row, model, real in (
-            ("MNIST 1fc", "mnist-1fc", "mnist-1fc512-fp"),
-            ("MNIST 2fc", "mnist-2fc", "mnist-2fc512-fp"),
-            ("MNIST conv", "mnist-conv", "mnist-conv-fp"),
-            ("CIFAR-10 conv", "cifar10-conv", "cifar10-conv-fp"),
-        )
-        for column, recipe in (
-            ("EP, fixed alpha", f"{model}-w"),
-            ("EP, learnt alpha", f"{model}-w-a"),
-            ("EP, real weights", real),
-            ("BPTT, fixed alpha", f"{model}-w-bptt"),
-        )
-    ),
-    note="With real weights the paper cites others' results, on networks of their own size.",
-)
-
-TABLE_2 = Study(
-    "table2",
-    "Table 2: errors with binary synapses and activations, fixed alpha",
-    tuple(
-        Cell(f"MNIST {model}", "EP, binary activations", f"mnist-{model}-wa")
-        for model in ("1fc", "2fc", "conv")
-    ),
-)
-
-TABLE_MNIST_FC = Study(
-    "table-mnist-fc",
-    "Appendix: MNIST, fully connected, after 25 and 50 epochs",
-    (
-        *_early("784-4096-10, fixed alpha", "mnist-1fc-w", 25, 2.14, 0.92),
-        *_early("784-4096-10, learnt alpha", "mnist-1fc-w-a", 25, 1.66, 0.03),
-        *_early("784-512-10, learnt alpha", "mnist-1fc512-w-a", 25, 2.45, 1.24),
-        *_early("784-4096(2)-10, fixed alpha", "mnist-2fc-w", 25, 2.47, 0.4),
-        *_early("784-4096(2)-10, learnt alpha", "mnist-2fc-w-a", 25, 2.27, 0.02),
-    ),
-    note="For 784-4096(2)-10 with fixed alpha the appendix prints a training error of 0.15 at the "
-    "end, Table 1 the 0.29 shown.",
-)
-
-TABLE_MNIST_CONV = Study(
-    "table-mnist-conv",
-    "Appendix: MNIST, convolutional, after 25 and 50 epochs",
-    (
-        *_early("1-32-64-fc, fixed alpha", "mnist-conv-w", 25, 0.92, 0.63),
-        *_early("1-32-64-fc, learnt alpha", "mnist-conv-w-a", 25, 0.79, 0.16),
-    ),
-    note="With fixed alpha the appendix prints 0.84 at the end, Table 1 the 0.85 shown.",
-)
-
-TABLE_CIFAR10 = Study(
-    "table-cifar10",
-    "Appendix: CIFAR-10, convolutional, after 100 and 500 epochs",
-    (
-        *_early("3-64-128-256-256-fc, fixed alpha", "cifar10-conv-w", 100, 18.4, 13.4),
-        *_early("3-64-128-256-256-fc, learnt alpha", "cifar10-conv-w-a", 100, 17.6, 11.86),
-    ),
-    note="With learnt alpha the appendix prints 15.54 at the end, Table 1 the 15.66 shown.",
-)
-
-TABLE_WA = Study(
-    "table-mnist-wa",
-    "Appendix: MNIST 1fc, binary synapses and activations, alpha fixed or learnt",
-    (
-        Cell("784-8192-100", "fixed alpha", "mnist-1fc-wa"),
-        Cell("784-8192-100", "learnt alpha", "mnist-1fc-wa-a"),
-    ),
-    note="With learnt alpha the appendix prints no numbers, but says that it lowers the training "
-    "error by 0.1 and not the test error.",
-)
-
-FIG_ALPHA = Study(
-    "fig-alpha",
-    "Error against the value of a fixed alpha, MNIST 1fc",
-    (
-        *(
-            Cell(
-                "784-4096-10", f"alpha {alpha}", "mnist-1fc-w", (f"network.scale={alpha}",), x=alpha
-            )
-            for alpha in (0.002, 0.004, 0.008, 0.012, 0.016, 0.02, 0.025, 0.03, 0.04, 0.06)
-        ),
-        Cell("784-4096-10", "alpha drawn", "mnist-1fc-w"),
-    ),
-    kind="against",
-    xlabel="alpha",
-    note="The paper finds a good range of about 0.012 to 0.025 (3 trials each); it prints no "
-    "numbers. Drawn alphas differ between the couplings: they stand at their mean.",
-)
-
-FIG_HIDDEN = Study(
-    "fig-hidden",
-    "Error against the number of hidden neurons, MNIST 1fc, fixed alpha",
-    tuple(
-        Cell("784-n-10", f"n {hidden}", "mnist-1fc-w", (f"network.dense=[{hidden}]",), x=hidden)
-        for hidden in (128, 256, 512, 1024, 2048, 4096, 8192)
-    ),
-    kind="against",
-    xlabel="hidden neurons",
-    note="The paper prints no numbers, but finds about +2 % test error with 512 neurons.",
-)
-
-FIG_OUTPUTS = Study(
-    "fig-outputs",
-    "10 against 700 output neurons, MNIST conv, binary synapses and activations",
-    (
-        Cell("MNIST conv", "700 outputs", "mnist-conv-wa"),
-        Cell("MNIST conv", "10 outputs", "mnist-conv-wa", ("network.per_class=1",)),
-    ),
-    kind="curves",
-    note="In the paper training fails with 10 output neurons (2 trials; 5 with 700).",
-)
-
-FIG_LEARNT_ALPHA = Study(
-    "fig-learnt-alpha",
-    "Fixed against learnt alpha, convolutional networks with binary synapses",
-    tuple(
-        Cell(row, column, f"{model}{ending}")
-        for row, model in (("MNIST conv", "mnist-conv-w"), ("CIFAR-10 conv", "cifar10-conv-w"))
-        for column, ending in (("fixed alpha", ""), ("learnt alpha", "-a"))
-    ),
-    kind="curves",
-)
-
-FIG_READOUTS = Study(
-    "fig-readouts",
-    "One neuron a class against the class's average, binary synapses and activations",
-    (
-        Cell("MNIST 1fc", "100 outputs", "mnist-1fc-wa"),
-        Cell("MNIST 2fc", "6000 outputs", "mnist-2fc-wa"),
-    ),
-    kind="readouts",
-    note="In the paper the difference stays below 0.1 points for 1fc, and falls from above 0.7 "
-    "(test) to almost 0 for 2fc, there with 8000 outputs.",
-)
-
-BEYOND = Study(
-    "beyond",
-    "Beyond the paper: centered nudging, schedules, shifted images, neurons awake, margins, and "
-    "the gap to real weights",
-    tuple(
-        Cell(row, recipe, recipe)
-        for row, names in (
-            (
-                "MNIST 1fc, w",
-                "mnist-1fc-w-a mnist-1fc-w-a-centered mnist-1fc-w-a-schedule "
-                "mnist-1fc-w-a-shifted mnist-1fc512-fp",
-            ),
-            ("MNIST 2fc, w", "mnist-2fc-w-a mnist-2fc-w-a-shifted mnist-2fc512-fp"),
-            (
-                "MNIST conv, w",
-                "mnist-conv-w-a mnist-conv-w-a-centered mnist-conv-w-a-shifted mnist-conv-fp",
-            ),
-            (
-                "MNIST 1fc, wa",
-                "mnist-1fc-wa mnist-1fc-wa-schedule mnist-1fc-wa-shifted mnist-1fc-wa-awake",
-            ),
-            (
-                "MNIST 2fc, wa",
-                "mnist-2fc-wa mnist-2fc-wa-centered mnist-2fc-wa-awake-plain mnist-2fc-wa-awake",
-            ),
-            ("MNIST conv, wa", "mnist-conv-wa mnist-conv-wa-margin mnist-conv-wa-shifted"),
-            (
-                "CIFAR-10 conv, w",
-                "cifar10-conv-w-a cifar10-conv-w-a-schedule cifar10-conv-w-a-centered "
-                "cifar10-conv-fp",
-            ),
-        )
-        for recipe in names.split()
-    ),
-    note="w: binary synapses; wa: binary activations, too. The first of each row is the paper's. "
-    "Training errors of mnist-conv-wa-margin and mnist-conv-wa-shifted are of the network that "
-    "learns, whose right class is held back; test errors never are.",
-)
-
-# Test errors, in per cent, below which the best recipe with binary synapses of a row should be.
-GOALS = {
-    "MNIST 1fc, w": 1.6,
-    "MNIST 2fc, w": 1.9,
-    "MNIST conv, w": 0.75,
-    "MNIST 1fc, wa": 2.4,
-    "MNIST 2fc, wa": 2.6,
-    "MNIST conv, wa": 1.0,
-    "CIFAR-10 conv, w": 15.66,
-}
-
-STUDIES = {
-    study.name: study
-    for study in (
-        TABLE_1,
-        TABLE_2,
-        TABLE_MNIST_FC,
-        TABLE_MNIST_CONV,
-        TABLE_CIFAR10,
-        TABLE_WA,
-        FIG_ALPHA,
-        FIG_HIDDEN,
-        FIG_OUTPUTS,
-        FIG_LEARNT_ALPHA,
-        FIG_READOUTS,
-        BEYOND,
-    )
-}
-
-
-def find_study(what: str | Study) -> Study:
-    """A study by its name."""
-    return what if isinstance(what, Study) else STUDIES[choose(what, STUDIES, "study")]
 
 
 # --- training what is missing -------------------------------------------------------------------
@@ -449,25 +147,80 @@ class Found:
         return str(self.epoch) if self.epoch == self.planned else f"{self.epoch} of {self.planned}"
 
     @property
-    def seconds(self) -> float | None:
-        """Wall time of a run up to the epoch, mean over those counted."""
-        times = [seconds_until(run, self.epoch) for run in self.counted]
-        return statistics.fmean(times) if times else None
+    def complete(self) -> bool:
+        """Whether they are read at the planned epoch."""
+        return self.epoch >= self.planned
+
+    @property
+    def wall_time(self) -> str:
+        """Mean wall time per run up to the epoch, on each kind of device."""
+        by_device: dict[str, list[float]] = {}
+        for run in self.counted:
+            name = DEVICES.sub("", str(run.record.get("device_name") or "unknown"))
+            by_device.setdefault(name, []).append(seconds_until(run, self.epoch))
+        times = (f"{duration(statistics.fmean(t))} {name}" for name, t in sorted(by_device.items()))
+        return "; ".join(times) or DASH
 
     def error(self, split: str) -> Spread | None:
         return spread_at(self.counted, self.epoch, lambda line: line[f"{split}_error"]["average"])
 
 
 def look_up(cell: Cell, place: Place, epochs: int | None = None) -> Found:
-    """The runs of a cell, in a folder of runs or among evidence."""
+    """The runs of a cell's recipe, in a folder of runs or among evidence."""
     recipe, planned = cell.resolve(epochs), cell.last_epoch()
     if isinstance(place, Evidence):
-        named = place.runs_of(recipe)
-    else:
-        named = open_runs(_folders(recipe, Path(place)))
+        return replace(gather(place.runs_of(recipe), cell.last_epoch(epochs)), planned=planned)
+    named = open_runs(_folders(recipe, Path(place)))
     mine = [run for run in named if _same(run.recipe, recipe)]
     found = gather(mine, cell.last_epoch(epochs))
     return replace(found, planned=planned, foreign=[run for run in named if run not in mine])
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What stands in a cell, or beside it.
+
+    Attributes:
+        name: "" for the cell's own recipe, else what ours beside it is called.
+        differs: what differs from the paper's. note: what else to know.
+        after_test: what was set when test errors were known.
+    """
+
+    cell: Cell
+    found: Found
+    name: str = ""
+    differs: str = ""
+    note: str = ""
+    after_test: str = ""
+
+
+def entries(cell: Cell, place: Place, epochs: int | None = None) -> list[Entry]:
+    """The cell's own runs and, of a paper's cell, ours beside them as far as they are claimed."""
+    found = look_up(cell, place, epochs)
+    if not isinstance(place, Evidence):
+        return [Entry(cell, found)]
+    claims = read_claims(place)
+    claim = claims.get(cell.recipe)
+    if claim is None:
+        return [Entry(cell, found)]
+    if not cell.printed:
+        mine = [each for each in claim.ours if each.runs == recipe_hash(cell.resolve())]
+        differs, after = (mine[0].differs, mine[0].after_test) if mine else ("", claim.after_test)
+        return [Entry(cell, found, "", differs, claim.note, after)]
+    if claim.runs:
+        found = gather(place.runs_of(claim.runs), cell.last_epoch())
+    beside = [
+        Entry(
+            cell,
+            gather(place.runs_of(each.runs), cell.last_epoch()),
+            each.name,
+            each.differs,
+            after_test=each.after_test,
+        )
+        for each in claim.ours
+    ]
+    own = Entry(cell, found, note=claim.note, after_test=claim.after_test)
+    return [own, *beside]
 
 
 def gather(mine: list[Run], planned: int) -> Found:
@@ -506,29 +259,35 @@ def render(what: str | Study, place: Place = "runs", *, epochs: int | None = Non
     return "\n".join([study.title, "", table, "", *table_notes(study, place, epochs)])
 
 
-HEADER = ("", "", "paper test", "train", "our test", "train", "n", "epochs", "time a run", "")
+HEADER = (
+    *("", "", "paper test", "train", "our test", "train", "n", "epochs", "against the paper"),
+    *("differs from the paper", "time per run"),
+)
 
 
 def table_rows(study: Study, place: Place, epochs: int | None = None) -> list[list[str]]:
-    """A study's cells, each with what stands under `HEADER`."""
-    rows = []
-    for n, cell in enumerate(study.cells):
-        found, paper = look_up(cell, place, epochs), cell.paper
-        again = n > 0 and study.cells[n - 1].row == cell.row
-        rows.append(
-            [
-                "" if again else cell.row,
-                cell.column,
-                number(paper.test, paper.test_sd),
-                number(paper.train),
-                str(found.error("test") or DASH),
-                str(found.error("train") or DASH),
-                str(len(found.counted)) if found.counted else DASH,
-                found.epochs,
-                DASH if found.seconds is None else duration(found.seconds),
-                verdict(paper, found),
-            ]
-        )
+    """A study's cells, each with what stands under `HEADER`; ours beside the paper's below it."""
+    rows, row = [], None
+    for cell in study.cells:
+        for entry in entries(cell, place, epochs):
+            found, paper = entry.found, cell.paper
+            error = found.error("test")
+            rows.append(
+                [
+                    "" if cell.row == row else cell.row,
+                    f"ours: {entry.name}" if entry.name else cell.column,
+                    DASH if entry.name else number(paper.test, paper.test_sd),
+                    DASH if entry.name else number(paper.train),
+                    str(error or DASH),
+                    str(found.error("train") or DASH),
+                    str(len(found.counted)) if found.counted else DASH,
+                    found.epochs,
+                    str(judge(error, paper, found.complete)),
+                    "; ".join(filter(None, (entry.differs, entry.note))),
+                    found.wall_time,
+                ]
+            )
+            row = cell.row
     return rows
 
 
@@ -536,10 +295,12 @@ def table_notes(study: Study, place: Place, epochs: int | None = None) -> list[s
     """What a reader of a study's table should know: its numbers, and the runs left out of it."""
     remarks = dict[str, None]()
     for cell in study.cells:
-        remarks |= dict.fromkeys(_remarks(cell, look_up(cell, place, epochs)))
+        for entry in entries(cell, place, epochs):
+            remarks |= dict.fromkeys(_remarks(cell, entry.found))
     return [
         "Errors in %, of the average readout: mean ± sample standard deviation over n seeds; the "
-        "paper's over 5 trials.",
+        "paper's over 5 trials. Welch's t-test, two-sided; where the paper prints no standard "
+        "deviation, a one-sample t-test against its mean.",
         *([study.note] if study.note else []),
         *remarks,
     ]
@@ -556,30 +317,6 @@ def _remarks(cell: Cell, found: Found) -> Iterable[str]:
 def _name(run: Run) -> str:
     is_file = run.folder.suffix == ".json"
     return f"{run.recipe.name}, seed {run.record['seed']}" if is_file else run.folder.name
-
-
-# --- do they agree? -----------------------------------------------------------------------------
-
-BETTER, AGREES, WORSE, SHORT, MISSING = "better", "agrees", "worse", "fewer epochs", "not run"
-
-
-def verdict(paper: PaperKeys, found: Found) -> str:
-    """How our mean test error stands to the paper's.
-
-    They agree within two of the paper's standard deviations, or 0.1 where that is more. Errors
-    after fewer epochs than the paper's are not judged.
-    """
-    ours = found.error("test")
-    if ours is None:
-        return MISSING
-    if found.epoch < found.planned:
-        return SHORT
-    if paper.test is None:
-        return ""
-    allowed = max(2 * (paper.test_sd or 0.0), 0.1)
-    if abs(ours.mean - paper.test) <= allowed + 1e-9:
-        return AGREES
-    return WORSE if ours.mean > paper.test else BETTER
 
 
 # --- drawing ------------------------------------------------------------------------------------
