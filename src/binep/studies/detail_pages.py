@@ -26,7 +26,7 @@ from binep.studies.evidence import (
     read_json,
     recipe_hash,
 )
-from binep.studies.paper import BEYOND, GOALS, STUDIES, Cell, Study, variant_name
+from binep.studies.paper import BEYOND, GOALS, STUDIES, Cell, Study, full_name
 from binep.studies.reproduce import HEADER, figure, gather, look_up, table_notes, table_rows
 from binep.studies.results_page import overview
 from binep.training import recipe as recipes
@@ -156,7 +156,7 @@ def _variants(evidence: Evidence) -> list[str]:
         if mine[0].recipe.data.validation or recipe_hash(mine[0].recipe) in shown:
             continue
         found = gather(mine, mine[0].recipe.training.epochs)
-        recipe, *changed = variant_name(mine[0].recipe).split("+")
+        recipe, *changed = full_name(mine[0].recipe).split("+")
         changed = [each for each in changed if not each.startswith("training.epochs")]
         errors = (str(found.error(split) or DASH) for split in ("test", "train"))
         rows.append([recipe, ", ".join(changed), *errors, str(len(found.counted)), found.epochs])
@@ -185,7 +185,7 @@ def _epochs(evidence: Evidence) -> str:
         for mine in evidence.groups:
             if mine[0].recipe.data.validation:
                 continue
-            recipe, *changed = variant_name(mine[0].recipe).split("+")
+            recipe, *changed = full_name(mine[0].recipe).split("+")
             cells = (_at(mine, epoch, split) for epoch in shown)
             rows.append([recipe, ", ".join(changed), *cells, str(len(mine))])
         header = ("recipe", "with", *map(str, shown), "n")

@@ -75,10 +75,10 @@ class Cell:
         return planned if epochs is None else min(planned, epochs)
 
 
-def variant_name(recipe: Recipe) -> str:
+def full_name(recipe: Recipe) -> str:
     """A recipe's name and, if one ships under that name, what is changed in it.
 
-    >>> variant_name(recipes.load("mnist-1fc-w", ["network.dense=[512]", "learning.beta=0.3"]))
+    >>> full_name(recipes.load("mnist-1fc-w", ["network.dense=[512]", "learning.beta=0.3"]))
     'mnist-1fc-w+network.dense=512'
     """
     if recipe.name not in recipes.names():
@@ -91,7 +91,7 @@ def variant_name(recipe: Recipe) -> str:
 def _resolve(recipe: str, overrides: tuple[str, ...], epochs: int | None) -> Recipe:
     texts = [*overrides, *([] if epochs is None else [f"training.epochs={epochs}"])]
     changed = recipes.load(recipe, texts)
-    name = variant_name(changed)
+    name = full_name(changed)
     return replace(changed, name=name, paper=changed.paper if name == recipe else PaperKeys())
 
 
