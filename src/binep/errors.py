@@ -12,6 +12,10 @@ class BinepError(ValueError):
     """A user's mistake, told in one line: what was wrong, where, and what is allowed."""
 
 
+class ProcessLost(RuntimeError):  # noqa: N818  what it says is what happened
+    """Another process of the same training hangs or is gone; told in one line."""
+
+
 def choose(value: str, allowed: Iterable[str], what: str) -> str:
     """Return `value` if it is one of `allowed`; otherwise name what is, or the nearest of many.
 

@@ -12,7 +12,7 @@ from binep.cli.output import INTERRUPTED, fail
 from binep.cli.shipping import export, hardware, predict
 from binep.cli.studying import bench, choose, reproduce, results, tune
 from binep.cli.training import list_runs, recipes, train
-from binep.errors import BinepError
+from binep.errors import BinepError, ProcessLost
 
 # Torch's threads would wait for each other without giving way, and with another program on one of
 # the cores each would wait for its turn again and again. To be said before torch is imported.
@@ -86,6 +86,8 @@ def main() -> None:
         sys.exit(code)
     except BinepError as error:
         fail(str(error))
+    except ProcessLost as error:
+        fail(str(error), 1)
     except UsageError as error:
         # Without a word the help was asked for, and is printed already.
         if not (message := error.format_message().rstrip(".")):

@@ -85,8 +85,8 @@ def train(
     Example: binep train mnist-1fc-w --seed 1 --set learning.beta=0.5
     """
     from binep.engines.select import select_device
+    from binep.training import launch, runs
     from binep.training import recipe as recipes
-    from binep.training import runs
     from binep.training.naming import run_name, variant_name
     from binep.training.progress import PlainWatcher, Watcher, usual_watcher
 
@@ -108,11 +108,14 @@ def train(
     numbers = range(seed, seed + (seeds or 1))
 
     # A GPU runs several seeds at once in less time than one after the other.
-    beside = len(numbers) > 1 and select_device(device).type == "cuda"
+    beside = len(numbers) > 1 and not launch.many() and select_device(device).type == "cuda"
 
     def watch(number: int) -> Watcher:
-        watcher = PlainWatcher(f"seed {number}  ") if beside else usual_watcher()
-        return Watcher() if as_json else watcher
+        if as_json or not launch.leads():
+            return Watcher()
+        # A bar would count now and then, which processes have to do together.
+        plain = beside or launch.many()
+        return PlainWatcher(f"seed {number}  " * beside) if plain else usual_watcher()
 
     options: dict[str, Any] = {
         "out": out,
@@ -127,10 +130,11 @@ def train(
         "checkpoint_seconds": checkpoint_every,
     }
     folders = [out / run_name(chosen, number, name) for number in numbers]
-    if resume and not go_on and branch is None:
-        runs.check_there(folders)
-    for number, folder in zip(numbers, folders, strict=True):
-        runs.check_earlier(chosen, number, folder, resume=resume or go_on, overwrite=overwrite)
+    if launch.leads() and not launch.restarted():
+        if resume and not go_on and branch is None:
+            runs.check_there(folders)
+        for number, folder in zip(numbers, folders, strict=True):
+            runs.check_earlier(chosen, number, folder, resume=resume or go_on, overwrite=overwrite)
     if beside:
         watchers = [watch(number) for number in numbers]
         found = iter(runs.train_side_by_side(chosen, numbers, watchers=watchers, **options))
@@ -140,11 +144,11 @@ def train(
     for run in found:
         code = max(code, run.exit_code)
         results.append({"run": str(run.folder), "finished": run.finished, "last": run.last})
-        if not as_json:
+        if not as_json and launch.leads():
             _tell_outcome(run, sys.argv[1:])
         if not run.finished and not beside:
             break
-    if as_json:
+    if as_json and launch.leads():
         print_json(results)
     if code:
         sys.exit(code)

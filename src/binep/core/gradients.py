@@ -62,7 +62,25 @@ class Learning(Protocol):
 
     def plan(self, sign: int = 1) -> Plan: ...
 
-    def backward(self, network: Network, x: Tensor, labels: Tensor) -> Phases: ...
+    def backward(
+        self, network: Network, x: Tensor, labels: Tensor, whole: "Whole | None" = None
+    ) -> Phases: ...
+
+
+class Whole(Protocol):
+    """The mini-batch of which `x` is a part, where several processes share it."""
+
+    @property
+    def batch(self) -> int:
+        """Samples in all of it."""
+        ...
+
+    def add_up(self, exact: Sequence[Tensor], rounded: Sequence[Tensor]) -> None:
+        """Put the sum over all parts in place of each tensor.
+
+        Args:
+            exact: tensors of integers, which stay exact. rounded: all others.
+        """
 
 
 @dataclass(frozen=True)
@@ -140,8 +158,14 @@ class EquilibriumPropagation:
         return 2 * int(torch.randint(2, (), generator=self.generator)) - 1
 
     @torch.no_grad()
-    def backward(self, network: Network, x: Tensor, labels: Tensor) -> Phases:
-        """Run all phases on a mini-batch and fill `.grad` of every parameter."""
+    def backward(
+        self, network: Network, x: Tensor, labels: Tensor, whole: Whole | None = None
+    ) -> Phases:
+        """Run all phases on a mini-batch and fill `.grad` of every parameter.
+
+        Args:
+            whole: the mini-batch that `x` is a part of, if it is.
+        """
         self.check(network)
         plan = self.plan(self.draw_sign())
         target = network.target(labels)
@@ -149,9 +173,9 @@ class EquilibriumPropagation:
         ends: list[Relaxation] = []
         for phase in plan.phases:
             ends.append(run_phase(phase, network, clamped, ends, target, plan.tolerance))
-        fill_gradients(network, clamped, ends[plan.plus], ends[plan.minus], plan.span)
+        fill_gradients(network, clamped, ends[plan.plus], ends[plan.minus], plan.span, whole)
         if network.cost == "cross_entropy":
-            _fill_readout_gradient(network, ends[0], target)
+            _fill_readout_gradient(network, ends[0], target, whole)
         return Phases(ends[0], ends[1], plan.phases[1].beta, ends[2] if len(ends) > 2 else None)
 
 
@@ -170,34 +194,60 @@ def run_phase(
 
 
 def fill_gradients(
-    network: Network, clamped: Clamped, nudged: Relaxation, base: Relaxation, span: float
+    network: Network,
+    clamped: Clamped,
+    nudged: Relaxation,
+    base: Relaxation,
+    span: float,
+    whole: Whole | None = None,
 ) -> None:
     """Set every `.grad` to `-(1/span)` times the batch mean of `f(nudged) - f(base)`.
 
-    The difference is taken first and multiplied once: with bits it is an exact integer.
+    The difference is taken first, added up over all parts of a mini-batch that is shared, and
+    multiplied once: with bits it is an exact integer.
     """
-    batch = len(clamped.x)
     plus, minus = (
         [clamped.x, *network.activity(side.state, nudged=True)] for side in (nudged, base)
     )
+    contrasts, biases = list[Tensor](), dict[int, Tensor]()
     for n, coupling in enumerate(network.relaxing):
         contrast = coupling.correlate(plus[n], plus[n + 1], nudged.switches[n])
         contrast -= coupling.correlate(minus[n], minus[n + 1], base.switches[n])
-        factor = -1 / (span * batch * levels(plus[n]))
-        coupling.synapses.set_gradient_from_contrast(contrast, factor)
+        contrasts.append(contrast)
         if coupling.bias is not None:
-            contrast = coupling.correlate_bias(plus[n + 1]) - coupling.correlate_bias(minus[n + 1])
-            coupling.bias.grad = -1 / (span * batch) * contrast
+            here, there = plus[n + 1], minus[n + 1]
+            biases[n] = coupling.correlate_bias(here) - coupling.correlate_bias(there)
+    if whole is not None:
+        real = [sent.is_floating_point() for sent in plus]
+        found = [(contrast, real[n] or real[n + 1]) for n, contrast in enumerate(contrasts)]
+        add_up_all(whole, [*found, *((bias, real[n + 1]) for n, bias in biases.items())])
+    batch = len(clamped.x) if whole is None else whole.batch
+    for n, coupling in enumerate(network.relaxing):
+        factor = -1 / (span * batch * levels(plus[n]))
+        coupling.synapses.set_gradient_from_contrast(contrasts[n], factor)
+        if coupling.bias is not None:
+            coupling.bias.grad = -1 / (span * batch) * biases[n]
 
 
-def _fill_readout_gradient(network: Network, free: Relaxation, target: Tensor) -> None:
+def add_up_all(whole: Whole, found: Sequence[tuple[Tensor, bool]]) -> None:
+    """Add tensors up over all parts; of each is told whether its numbers are rounded ones."""
+    exact, rounded = ([t for t, real in found if real is kind] for kind in (False, True))
+    whole.add_up(exact, rounded)
+
+
+def _fill_readout_gradient(
+    network: Network, free: Relaxation, target: Tensor, whole: Whole | None
+) -> None:
     """The softmax readout stands outside the dynamics: its gradient at `s*` is exact."""
     readout, top = network.couplings[-1], network.neurons[-1](free.state[-1])
     surprise = network.logits(free.state).softmax(1) - target
-    contrast = readout.correlate(top, surprise, None)
-    readout.synapses.set_gradient_from_contrast(contrast, 1 / len(target))
+    contrast, bias = readout.correlate(top, surprise, None), surprise.sum(0)
+    if whole is not None:
+        whole.add_up([], [contrast, bias])
+    batch = len(target) if whole is None else whole.batch
+    readout.synapses.set_gradient_from_contrast(contrast, 1 / batch)
     if readout.bias is not None:
-        readout.bias.grad = surprise.mean(0)
+        readout.bias.grad = bias / batch
 
 
 @dataclass(frozen=True)
@@ -249,18 +299,25 @@ class BackpropThroughTime:
         settle = PhasePlan(before) if before else None
         return BackwardPlan(settle, self.steps, self.pulls_at, self.tolerance)
 
-    def backward(self, network: Network, x: Tensor, labels: Tensor) -> Phases:
-        """Run the free phase on a mini-batch and fill `.grad` of every parameter."""
+    def backward(
+        self, network: Network, x: Tensor, labels: Tensor, whole: Whole | None = None
+    ) -> Phases:
+        """Run the free phase on a mini-batch, or its part of one, and fill every `.grad`."""
         x, plan = network.check(x), self.plan()
         state, residuals = network.initial(x), []
         if plan.settle is not None:
             settled = relax(network, x, state, plan.settle.steps, tolerance=plan.tolerance)
             state, residuals = settled.state, [settled.residuals]
-        last = self.differentiate(network, x, state, labels)
+        last = self.differentiate(network, x, state, labels, whole)
         return Phases(replace(last, residuals=torch.cat([*residuals, last.residuals])))
 
     def differentiate(
-        self, network: Network, x: Tensor, state: State, labels: Tensor
+        self,
+        network: Network,
+        x: Tensor,
+        state: State,
+        labels: Tensor,
+        whole: Whole | None = None,
     ) -> Relaxation:
         """Run the last steps from a state and fill `.grad`; returns where they end.
 
@@ -275,6 +332,10 @@ class BackpropThroughTime:
             gradients = torch.autograd.grad(
                 network.loss(seen, target), parameters, materialize_grads=True
             )
+        if whole is not None:
+            # Means over parts of different sizes become one mean.
+            gradients = [gradient * (len(x) / whole.batch) for gradient in gradients]
+            whole.add_up([], gradients)
         gradient_of = dict(zip(map(id, parameters), gradients, strict=True))
         for coupling in network.couplings:
             coupling.synapses.set_gradient_from_kernel(gradient_of[id(coupling.synapses.kernel)])

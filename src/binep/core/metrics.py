@@ -17,6 +17,9 @@ from binep.errors import BinepError
 Gradients = Mapping[str, Tensor]
 
 PI_FLOOR = -9
+# The cost of a sample is rounded to a multiple of this, so that sums of costs are exact, in
+# whatever order and by however many processes they are added up.
+COST_UNIT = 2.0**-24
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,7 @@ class Tally:
 
     Attributes:
         samples, batches: how many were seen.
-        loss: sum over samples of the cost at the free state.
+        loss: sum over samples of the cost at the free state, in multiples of `COST_UNIT`.
         wrong: samples misread from the free state, by each readout.
         undecided: samples for which all classes scored the same, as with a dead output.
         residual: sum over mini-batches of the last change of any neuron in the free phase.
@@ -75,12 +78,17 @@ def tally(
     return Tally(
         samples=len(labels),
         batches=1,
-        loss=float(network.loss(free.state, target)) * len(labels),
+        loss=float(in_units(network.costs(free.state, target)).sum()),
         wrong=errors(network, free.state, labels),
         undecided=int((scores == scores[:, :1]).all(1).sum()),
         residual=float(free.residuals[-1]),
         free_steps=free.steps,
     )
+
+
+def in_units(costs: Tensor) -> Tensor:
+    """Costs, float64, rounded to multiples of `COST_UNIT`."""
+    return (costs / COST_UNIT + 0.5).floor() * COST_UNIT
 
 
 def errors(network: Network, state: State, labels: Tensor) -> dict[str, int]:

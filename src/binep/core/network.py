@@ -371,10 +371,19 @@ class Network(nn.Module):
         """
         if self.cost == "cross_entropy":
             return F.cross_entropy(self.logits(state), target)
+        return 0.5 * (target - self._compared(state)).square().sum(1).mean()
+
+    def _compared(self, state: State) -> Tensor:
+        """What is compared with targets: the outputs' state, or where it is all there is, bit."""
         top = state[-1]
-        if self.dynamics.bits:
-            top = self.neurons[-1](top).to(target.dtype)
-        return 0.5 * (target - top).square().sum(1).mean()
+        return self.neurons[-1](top).to(top.dtype) if self.dynamics.bits else top
+
+    def costs(self, state: State, target: Tensor) -> Tensor:
+        """What `loss` is the mean of, one a sample, in float64, (batch,)."""
+        if self.cost == "cross_entropy":
+            logits = self.logits(state).double()
+            return F.cross_entropy(logits, target.double(), reduction="none")
+        return 0.5 * (target.double() - self._compared(state).double()).square().sum(1)
 
     def pull(self, state: State, target: Tensor) -> Tensor:
         """What draws the top layer to its target, `-d cost/d s_top`, like the top layer.

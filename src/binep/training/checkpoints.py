@@ -317,6 +317,16 @@ def _pack(trainer: Trainer) -> tuple[Tensors, Facts]:
     return {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, facts
 
 
+def digest(trainer: Trainer) -> bytes:
+    """SHA-256 of everything that is learnt: two trainers with the same have the same bits."""
+    tensors, facts = _pack(trainer)
+    found = hashlib.sha256(json.dumps([facts[key] for key in ("decay", "flips")]).encode())
+    for name in sorted(tensors):
+        found.update(name.encode())
+        found.update(tensors[name].numpy().tobytes())
+    return found.digest()
+
+
 # --- on disk ------------------------------------------------------------------------------------
 
 

@@ -36,6 +36,7 @@ from binep.core.network import Network
 from binep.data import Dataset, Folder
 from binep.data.own import fingerprint
 from binep.engines.base import BringsThreads, Engine, RunsKernels
+from binep.engines.processes import share
 from binep.engines.select import select_device, select_engine
 from binep.errors import BinepError
 from binep.files import (
@@ -48,13 +49,14 @@ from binep.files import (
     telling,
     write_whole,
 )
-from binep.training import checkpoints, seals
+from binep.training import checkpoints, launch, seals
 from binep.training import recipe as recipes
 from binep.training.fit import as_dataset
+from binep.training.launch import Team
 from binep.training.naming import run_name
 from binep.training.progress import Watcher, Watchers, start_loggers
 from binep.training.recipe import Recipe
-from binep.training.signals import SAVES, exit_code, listening
+from binep.training.signals import SAVES, Requests, exit_code, listening
 from binep.training.trainer import Trainer, evaluate, random_streams, troubles
 
 CHECKPOINT_SECONDS = 300.0
@@ -352,24 +354,52 @@ def train(
     mini-batch finish and save; the run returned is then not `finished`.
 
     A `dataset` of your own, anything that `binep.train` takes, stands in place of the recipe's.
+
+    Where torchrun has started several processes each calls this alike, see `launch`: the run is one
+    of all of them. Started anew after a failure they resume.
     """
-    watcher = watcher or Watcher()
+    team, watcher, place = launch.join(), watcher or Watcher(), select_device(device)
     if dataset is not None:
         dataset = as_dataset(dataset)
         recipe = recipe.of(dataset)
-    folder = Path(out) / run_name(recipe, seed, name)
+    folder, again = Path(out) / run_name(recipe, seed, name), launch.restarted()
+    common = (
+        team, folder, recipe, seed, place, engine, dataset, data_dir, offline, watcher, stop
+    )  # fmt: skip
+    if not team.leads:
+        return _follow(*common)
+    with team.leading():
+        return _lead(*common, resume or again, overwrite and not again, branch, checkpoint_seconds)
+
+
+def _lead(
+    team: Team,
+    folder: Path,
+    recipe: Recipe,
+    seed: int,
+    place: torch.device,
+    engine: str,
+    dataset: Dataset | None,
+    data_dir: Folder | None,
+    offline: bool,
+    watcher: Watcher,
+    stop: threading.Event | None,
+    resume: bool,
+    overwrite: bool,
+    branch: str | Path | None,
+    checkpoint_seconds: float,
+) -> Run:
+    """`train`, as the process that reads and writes the run; as a rule the only one."""
     check_earlier(recipe, seed, folder, resume=resume, overwrite=overwrite)
     trunk = None if branch is None or _is_run(folder) else open_run(branch).folder
     if trunk is not None:
         _check_part_of(recipe, seed, trunk)
-    place = select_device(device)
     whole = _whole(recipe, dataset, data_dir, offline)
+    team.say_data_are_there()
     mark = _mark(recipe, whole)
     if _is_run(folder) and not overwrite:
         _check_same_data(folder, open_run(folder).record, recipe, mark)
-    trainer = build_trainer(
-        recipe, recipe.hold_out(whole.to(place)), seed, place, engine, watcher.say
-    )
+    trainer = _build_shared(team, recipe, whole, seed, place, engine, watcher.say)
     if overwrite:
         _remove(folder)
     make_folder(folder)
@@ -390,10 +420,56 @@ def train(
             checkpoints.discard_after(folder, found[1])
         write_whole(folder / "recipe.toml", seals.sealed_text(recipes.dumps(recipe)))
         history = _rewind_metrics(folder, trainer.progress.epoch)
-        record = _begin_record(folder, recipe, seed, place, trainer, mark)
+        record = _begin_record(folder, recipe, seed, place, trainer, team, mark)
+        team.say_start()
+        team.share_checkpoint(found)
+        disk = Disk(folder, recipe, record, history, checkpoint_seconds)
         listeners = Watchers(watcher, *start_loggers(recipe.loggers or (), folder))
-        _train(folder, trainer, recipe, record, history, checkpoint_seconds, listeners, stop)
-    return open_run(folder)
+        _train(team, folder.name, trainer, recipe, disk, listeners, stop)
+    run = open_run(folder)
+    team.share_facts({"record": run.record, "metrics": run.metrics})
+    return run
+
+
+def _follow(
+    team: Team,
+    folder: Path,
+    recipe: Recipe,
+    seed: int,
+    place: torch.device,
+    engine: str,
+    dataset: Dataset | None,
+    data_dir: Folder | None,
+    offline: bool,
+    watcher: Watcher,
+    stop: threading.Event | None,
+) -> Run:
+    """`train`, as a process that another one leads: nothing is read or written but data."""
+    team.wait_for_data()
+    whole = _whole(recipe, dataset, data_dir, offline)
+    trainer = _build_shared(team, recipe, whole, seed, place, engine, watcher.say)
+    with fitting_threads(trainer):
+        team.wait_for_start()
+        found = team.share_checkpoint(None)
+        if found is not None:
+            checkpoints.restore(trainer, *found)
+        _train(team, folder.name, trainer, recipe, None, watcher, stop)
+    return Run(folder, recipe, **team.share_facts(None))
+
+
+def _build_shared(
+    team: Team,
+    recipe: Recipe,
+    dataset: Dataset,
+    seed: int,
+    place: torch.device,
+    engine: str,
+    say: Callable[[str], None],
+) -> Trainer:
+    """The trainer of one of the processes that share a training."""
+    trainer = build_trainer(recipe, recipe.hold_out(dataset.to(place)), seed, place, engine, say)
+    share(trainer.engine, trainer.network, recipe.build_learning(), team.processes)
+    return trainer
 
 
 def train_side_by_side(
@@ -586,68 +662,102 @@ def _rewind_metrics(folder: Path, epochs: int) -> list[dict[str, Any]]:
     return history
 
 
+@dataclass
+class Disk:
+    """What the leader keeps of a run while it is trained.
+
+    Attributes:
+        record, history: as they stand in record.json, and the lines of metrics.jsonl.
+        seconds: between checkpoints within an epoch.
+    """
+
+    folder: Path
+    recipe: Recipe
+    record: dict[str, Any]
+    history: list[dict[str, Any]]
+    seconds: float
+
+    def __post_init__(self) -> None:
+        self.saved = self.began = time.monotonic()
+        self.seal = seals.last_seal(self.history)
+
+    @property
+    def due(self) -> bool:
+        return time.monotonic() - self.saved > self.seconds
+
+    def save(self, trainer: Trainer) -> None:
+        # What tells this run from others.
+        of = {
+            "recipe": recipes.plain(self.recipe),
+            "seed": self.record["seed"],
+            "data": self.record.get("data_fingerprint"),
+        }
+        checkpoints.save(self.folder, trainer, {**of, "metrics": self.seal})
+        self.saved = time.monotonic()
+
+    def add(self, line: dict[str, Any]) -> None:
+        append_line(self.folder / "metrics.jsonl", seals.chained([line], self.seal)[0])
+        self.seal = seals.seal_of(line, self.seal)
+        self.history.append(line)
+
+    def update_record(self, status: str, asked: Requests, exchanged: dict[str, Any]) -> None:
+        spent = self.record["seconds"] + time.monotonic() - self.began
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        last: dict[str, Any] = {"status": status, "updated": now, "seconds": spent, **exchanged}
+        if status == "interrupted" and asked.signal is not None:
+            last["signal"] = asked.signal.name
+        _write_record(self.folder, {**self.record, **last})
+
+
 def _train(
-    folder: Path,
+    team: Team,
+    name: str,
     trainer: Trainer,
     recipe: Recipe,
-    record: dict[str, Any],
-    history: list[dict[str, Any]],
-    checkpoint_seconds: float,
+    disk: Disk | None,
     watcher: Watcher,
     stop: threading.Event | None,
 ) -> None:
+    """Train to the last epoch, or until some process is asked to stop; `disk` is the leader's."""
     epochs, said = recipe.training.epochs, set[str]()
-    # What tells this run from others.
-    of = {
-        "recipe": recipes.plain(recipe),
-        "seed": record["seed"],
-        "data": record.get("data_fingerprint"),
-    }
     bits = any(neuron.binary for neuron in trainer.network.neurons)
-    saved, saves, began = time.monotonic(), 0, time.monotonic()
-    seal = seals.last_seal(history)
-
-    def save() -> None:
-        nonlocal saved
-        checkpoints.save(folder, trainer, {**of, "metrics": seal})
-        saved = time.monotonic()
+    saves, processes = 0, team.processes
 
     def keep_going() -> bool:
         nonlocal saves
         watcher.batch(trainer)
-        if asked.saves > saves or time.monotonic() - saved > checkpoint_seconds:
+        due = asked.saves > saves or (disk is not None and disk.due)
+        stopping, saving = processes.any(asked.stop.is_set(), due)
+        if saving:
             saves = asked.saves
             trainer.settle()
             save()
-        return not asked.stop.is_set()
+        return not stopping
 
-    def update_record(status: str) -> None:
-        spent = record["seconds"] + time.monotonic() - began
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        last: dict[str, Any] = {"status": status, "updated": now, "seconds": spent}
-        if status == "interrupted" and asked.signal is not None:
-            last["signal"] = asked.signal.name
-        _write_record(folder, {**record, **last})
+    def save() -> None:
+        if team.many:
+            processes.check_same(checkpoints.digest(trainer), "weights or momenta")
+        if disk is not None:
+            disk.save(trainer)
 
     with listening(stop) as asked:
-        watcher.begin(folder.name, trainer, epochs)
+        watcher.begin(name, trainer, epochs)
         try:
-            while trainer.progress.epoch < epochs and not asked.stop.is_set():
+            while trainer.progress.epoch < epochs and not processes.any(asked.stop.is_set())[0]:
                 line = trainer.epoch(keep_going)
-                if line is not None:
-                    append_line(folder / "metrics.jsonl", seals.chained([line], seal)[0])
-                    seal = seals.seal_of(line, seal)
-                    history.append(line)
+                if line is not None and disk is not None:
+                    disk.add(line)
                     watcher.epoch(line)
-                    for kind, advice in troubles(history, bits).items():
+                    for kind, advice in troubles(disk.history, bits).items():
                         if kind not in said:
                             watcher.say(f"warning: {advice}")
                         said.add(kind)
                 save()
-                update_record("running")
+                if disk is not None:
+                    disk.update_record("running", asked, team.exchanged)
             status = "finished" if trainer.progress.epoch >= epochs else "interrupted"
-            if status != record["status"]:
-                update_record(status)
+            if disk is not None and status != disk.record["status"]:
+                disk.update_record(status, asked, team.exchanged)
         finally:
             watcher.end()
 
@@ -661,6 +771,7 @@ def _begin_record(
     seed: int,
     device: torch.device,
     trainer: Trainer,
+    team: Team,
     data: str | None,
 ) -> dict[str, Any]:
     """What makes a result believable: when it was begun, and where its epochs were trained.
@@ -672,7 +783,7 @@ def _begin_record(
     epochs = trainer.progress.epoch
     if epochs >= recipe.training.epochs and earlier:
         return earlier
-    here = whereabouts(device, trainer.engine)
+    here = {**whereabouts(device, trainer.engine), "processes": team.processes.count}
     there = {key: earlier[key] for key in here if key in earlier}
     moved = any(there[key] != here[key] for key in there)
     before = [*earlier.get("before", []), *([{"epochs": epochs, **there}] if moved else [])]

@@ -10,15 +10,15 @@ in float32 or int32, so that with bits everything agrees with the reference bit 
 sums stay below 2**24. States, momenta and all element-wise arithmetic are float32.
 """
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from binep.core.couplings import gain_of
-from binep.core.gradients import EquilibriumPropagation, Learning
+from binep.core.couplings import gain_of, levels
+from binep.core.gradients import EquilibriumPropagation, Learning, add_up_all
 from binep.core.metrics import Tally
 from binep.core.network import READOUTS, Network
 from binep.core.optim import Bop, Optimizers
@@ -34,6 +34,7 @@ from binep.engines.cuda.relaxers.dense_delta import DenseDelta
 from binep.engines.cuda.relaxers.dense_events import DenseEvents
 from binep.engines.cuda.relaxers.shallow import Shallow
 from binep.engines.cuda.relaxers.stepwise import Stepwise
+from binep.engines.processes import ALONE, Part, Processes
 from binep.engines.torch.engine import tensor_cores
 
 # The fastest first; the last one takes everything.
@@ -82,6 +83,7 @@ class CudaEngine:
         self._versions: list[int] = []
         self._tested: dict[int, tuple[int, float]] = {}
         self._tally = Tally()
+        self.processes, self._parts = ALONE, list[tuple[Part, Tensor]]()
 
     # --- what every engine offers
 
@@ -91,30 +93,47 @@ class CudaEngine:
 
     def train_many(self, x: Tensor, labels: Tensor, size: int) -> None:
         """The same on up to `at_once` mini-batches of `size`, in one launch."""
-        if len(x) > size and self._folds_within(len(x) // size):
+        if len(x) > size and (self.processes.count > 1 or self._folds_within(len(x) // size)):
             for part in zip(x.split(size), labels.split(size), strict=True):
                 self.train(*part)
             return
         self._take_up()
+        if self.processes.count > 1:
+            self._train_part(self.processes.part(self.network.check(x), labels))
+            return
         batches = -(-len(x) // size)
         self._send([self._new_numbers() for _ in range(batches)])
-        self._run("train", partial(self._train, size), self.network.check(x), labels, size)
+        inputs = self.network.check(x), labels
+        self._run(("train", size), partial(self._train, size), inputs)
         self._tally += Tally(samples=len(x), batches=batches)
 
     def evaluate(self, x: Tensor, labels: Tensor) -> Tally:
         """Read a mini-batch out of the free phase, without learning from it."""
         self._take_up()
-        before = self.totals.clone()
-        self._run("evaluate", self._evaluate, self.network.check(x), labels, len(x))
+        before, part = self.totals.clone(), self.processes.part(self.network.check(x), labels)
+        self._run(("evaluate", len(part.x)), self._evaluate, (part.x, part.labels))
         found = self._read(self.totals - before)
         self.totals.copy_(before)
-        return found.having(samples=len(x), batches=1)
+        found = found.having(samples=len(part.x), batches=1)
+        return self.processes.merge([part.counted(found)])
+
+    def join(self, processes: Processes) -> None:
+        """Be one of several from now on: contrasts, what others add to them, and Bop apart."""
+        self.processes, self.at_once = processes, 1
 
     def collect(self) -> Tally:
         """What was counted over the mini-batches trained on since the last call."""
         flips = self.flips.tolist()
         binary = [flips[group["coupling"]] for group in self._groups()]
         found = self._tally + self._read(self.totals).having(flips=binary)
+        if self._parts:
+            found += self.processes.merge(
+                [
+                    part.counted(self._read(row).having(samples=len(part.x), batches=1))
+                    for part, row in self._parts
+                ]
+            )
+            self._parts.clear()
         for group in self._groups():
             state = self._bop.state[group["params"][0]]
             if state:
@@ -194,16 +213,16 @@ class CudaEngine:
     # --- graphs
 
     def _run(
-        self, kind: str, function: Callable[..., None], x: Tensor, labels: Tensor, size: int
+        self, kind: tuple[Any, ...], function: Callable[..., None], inputs: Sequence[Tensor]
     ) -> None:
         """Replay the graph for inputs of this shape, recording it first if there is none."""
         with tensor_cores(True):
             if self.graphs is None:
-                function(x, labels)
+                function(*inputs)
                 return
             # Besides its inputs a graph has fixed where the momenta lie.
-            momenta = tuple(m.data_ptr() for m in self._momenta()) if kind == "train" else ()
-            self.graphs.run((kind, size), function, (x, labels), self._remember, momenta)
+            momenta = () if kind[0] == "evaluate" else tuple(m.data_ptr() for m in self._momenta())
+            self.graphs.run(kind, function, inputs, self._remember, momenta)
         self._versions = self._kernel_versions()
 
     def _remember(self) -> Callable[[], None]:
@@ -240,6 +259,15 @@ class CudaEngine:
             self._train_one(*part)
 
     def _train_one(self, x: Tensor, labels: Tensor) -> None:
+        sides, span = self._relax_all(x, labels)
+        self.learner.fill_and_flip(x, *sides, span)
+        self.learner.step()
+        for n, fast in enumerate(self.couplings):
+            if not self.learner.flips_copies(n, x):
+                fast.refresh()
+
+    def _relax_all(self, x: Tensor, labels: Tensor) -> tuple[tuple[Any, ...], float]:
+        """Run and count all phases; what `Learner` takes of them, and the plan's span."""
         assert isinstance(self.learning, EquilibriumPropagation)
         plan, numbers = self.learning.plan(), self._input(x)
         first, switches = self._clamp(x, numbers)
@@ -250,11 +278,46 @@ class CudaEngine:
         count(self.network, labels, ends, self.totals)
         plus, minus = ends[plan.plus], ends[plan.minus]
         places = [self.relaxer.switches(phase) for phase in (plus, minus)]
-        self.learner.fill_and_flip(x, numbers, switches, plus, minus, places, plan.span)
-        self.learner.step()
-        for n, fast in enumerate(self.couplings):
-            if not self.learner.flips_copies(n, x):
+        return (numbers, switches, plus, minus, places), plan.span
+
+    # --- a part of one: contrasts, what the others add, Bop
+
+    def _train_part(self, part: Part) -> None:
+        self._send([self._new_numbers()])
+        self._run(("contrast", len(part.x)), self._fill_contrasts, (part.x, part.labels))
+        self._parts.append((part, self.totals.clone()))
+        self.totals.zero_()
+        bits, real = self.network.neuron.binary, part.x.is_floating_point()
+        found = [(c, not bits or (n == 0 and real)) for n, c in enumerate(self._contrasts)]
+        add_up_all(part, found)
+        self._run(("learn", part.batch, levels(part.x)), self._learn_from(part), ())
+
+    @torch.no_grad()
+    def _fill_contrasts(self, x: Tensor, labels: Tensor) -> None:
+        self.numbers.row.copy_(self.rows[0])
+        sides, _ = self._relax_all(x, labels)
+        for place, found in zip(self._contrasts, self.learner.contrasts(x, *sides), strict=True):
+            place.copy_(found)
+
+    def _learn_from(self, part: Part) -> Callable[[], None]:
+        span, steps = self.learning.plan().span * part.batch, levels(part.x)
+
+        @torch.no_grad()
+        def learn() -> None:
+            self.learner.learn_from(self._contrasts, span, steps)
+            self.learner.step()
+            for fast in self.couplings:
                 fast.refresh()
+
+        return learn
+
+    @cached_property
+    def _contrasts(self) -> list[Tensor]:
+        """Where the contrasts of all couplings lie while processes add them up, then of biases."""
+        couplings = self.network.couplings
+        kernels = [torch.zeros_like(c.synapses.kernel.detach()) for c in couplings]
+        biases = [torch.zeros_like(c.bias.detach()) for c in couplings if c.bias is not None]
+        return [*kernels, *biases]
 
     @torch.no_grad()
     def _evaluate(self, x: Tensor, labels: Tensor) -> None:

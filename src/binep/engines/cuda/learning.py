@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from binep.core.couplings import levels
+from binep.core.metrics import COST_UNIT
 from binep.core.network import Network
 from binep.core.optim import Optimizers, PositiveSGD
 from binep.core.weights import BinaryWeight
@@ -298,14 +299,71 @@ class Learner:
                 tails = flat(numbers) if n == 0 else changes[n - 1][1]
                 self._learn_dense(n, fast, changes[n][0], tails, factor)
                 continue
-            if n == 0:
-                # The input does not change: only the layer above does. TF32 where it is exact.
-                with tensor_cores(self.bits and not _real_input(n, x)):
-                    contrast = fast.correlate(numbers, above[0] - below[0], switches)
-            else:
-                ends = [(side[n - 1], side[n]) for side in (above, below)]
-                contrast = _contrast(fast, *ends, [places[side][n] for side in range(2)])
+            contrast = self._contrast_of(n, fast, x, numbers, switches, above, below, places)
             self._apply(n, contrast * self.numbers.sign, factor)
+
+    def _contrast_of(
+        self,
+        n: int,
+        fast: FastDense | FastConv,
+        x: Tensor,
+        numbers: Tensor,
+        switches: Tensor | None,
+        above: list[Tensor],
+        below: list[Tensor],
+        places: Sequence[dict[int, Tensor | None]],
+    ) -> Tensor:
+        """The contrast of a convolution, or of a coupling that reads real numbers."""
+        if n == 0:
+            # The input does not change: only the layer above does. TF32 where it is exact.
+            with tensor_cores(self.bits and not _real_input(n, x)):
+                return fast.correlate(numbers, above[0] - below[0], switches)
+        ends = [(side[n - 1], side[n]) for side in (above, below)]
+        return _contrast(fast, *ends, [places[side][n] for side in range(2)])
+
+    # --- in two launches, between which processes add up
+
+    def contrasts(
+        self,
+        x: Tensor,
+        numbers: Tensor,
+        switches: Tensor | None,
+        plus: Phase,
+        minus: Phase,
+        places: Sequence[dict[int, Tensor | None]],
+    ) -> list[Tensor]:
+        """What `fill_and_flip` learns from: contrasts of all couplings, then of their biases."""
+        above, below = self._sent(plus), self._sent(minus)
+        found, biases = [], []
+        changes = [
+            self._changes(n, *pair, 1.0) for n, pair in enumerate(zip(above, below, strict=True))
+        ]
+        for n, (fast, coupling) in enumerate(
+            zip(self.couplings, self.network.couplings, strict=True)
+        ):
+            if isinstance(fast, FastDense) and not _real_input(n, x):
+                tails = flat(numbers) if n == 0 else changes[n - 1][1]
+                contrast = self._contrast_dense(fast, changes[n][0], tails)
+            else:
+                contrast = self._contrast_of(n, fast, x, numbers, switches, above, below, places)
+                contrast = contrast * self.numbers.sign
+            found.append(contrast)
+            if coupling.bias is not None:
+                assert coupling.bias.grad is not None
+                biases.append(coupling.bias.grad)
+        return [*found, *biases]
+
+    def learn_from(self, contrasts: Sequence[Tensor], span: float, steps: int) -> None:
+        """Learn from the contrasts of a mini-batch in all its parts.
+
+        Args:
+            span: difference of betas, times samples. steps: of the input's values in one unit.
+        """
+        biases = iter(contrasts[len(self.couplings) :])
+        for n, coupling in enumerate(self.network.couplings):
+            self._apply(n, contrasts[n], -1 / (span * (steps if n == 0 else 1)))
+            if coupling.bias is not None:
+                coupling.bias.grad = -1 / span * next(biases)
 
     def step(self) -> None:
         """SGD on everything that has a `.grad`."""
@@ -375,14 +433,18 @@ class Learner:
     def _spread(self) -> int:
         return 1 if self.bits else SPREAD
 
+    def _contrast_dense(self, fast: FastDense, heads: Tensor, tails: Tensor) -> Tensor:
+        heads = heads[: len(tails)]  # the input does not change: only the layer above does
+        sign = self.numbers.sign / self._spread
+        return fast.in_parameter_order(product(heads.T, tails.half()) * sign)
+
     def _learn_dense(
         self, n: int, fast: FastDense, heads: Tensor, tails: Tensor, factor: float
     ) -> None:
         synapses = self.network.couplings[n].synapses
-        heads = heads[: len(tails)]  # the input does not change: only the layer above does
+        heads = heads[: len(tails)]
         if not isinstance(synapses, BinaryWeight):
-            sign = self.numbers.sign / self._spread
-            contrast = fast.in_parameter_order(product(heads.T, tails.half()) * sign)
+            contrast = self._contrast_dense(fast, heads, tails)
             synapses.set_gradient_from_contrast(contrast, factor)
             return
         assert self.bop is not None
@@ -471,6 +533,7 @@ def count_kernel(
     stride,
     labels,  # int64, (batch,)
     found,  # f64, (batch, 4): wrong by average, by single, undecided, cost
+    unit,  # of costs, see `metrics.COST_UNIT`
     classes,
     per_class,
     CLASSES: tl.constexpr,
@@ -493,6 +556,7 @@ def count_kernel(
     y = tl.where(c == label, 1.0, 0.0)
     miss = tl.where(inside, y[:, None] - s, 0.0).to(tl.float64)
     cost = 0.5 * tl.sum(tl.sum(miss * miss, 1), 0)
+    cost = tl.floor(cost / unit + 0.5) * unit
     tl.store(found + sample * 4, wrong.to(tl.float64))
     tl.store(found + sample * 4 + 1, wrong_single.to(tl.float64))
     tl.store(found + sample * 4 + 2, (highest == lowest).to(tl.float64))
@@ -543,6 +607,7 @@ def count(network: Network, labels: Tensor, ends: Sequence[Phase], totals: Tenso
         top.stride(0),
         labels,
         found,
+        COST_UNIT,
         network.classes,
         network.per_class,
         CLASSES=power_of_two(network.classes),

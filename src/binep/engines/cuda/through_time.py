@@ -38,7 +38,9 @@ from binep.engines.cuda.learning import count
 from binep.engines.cuda.relaxers.base import Phase, all_dense, in_order, largest_change
 from binep.engines.cuda.relaxers.stepwise import Down, Up, from_above, scaled
 from binep.engines.cuda.rules import clamp
+from binep.engines.processes import Processes
 from binep.engines.torch.engine import tensor_cores
+from binep.errors import BinepError
 
 
 class Moved(NamedTuple):
@@ -348,6 +350,12 @@ class ThroughTimeEngine(CudaEngine):
             self.adjoint = Adjoint(network, self.couplings, learning)
         self.precision += f", last steps {'float32' if self.adjoint is None else 'TF32'}"
         self.at_once = 1
+
+    def join(self, processes: Processes) -> None:
+        raise BinepError(
+            f"engine 'cuda' trains by BPTT in one process, not {processes.count}; engine "
+            "'reference' does"
+        )
 
     def _draw_sign(self) -> int:
         return 1

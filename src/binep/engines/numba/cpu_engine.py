@@ -9,7 +9,7 @@ from torch import Tensor
 
 from binep.core import metrics
 from binep.core.couplings import levels
-from binep.core.gradients import EquilibriumPropagation, Learning
+from binep.core.gradients import EquilibriumPropagation, Learning, Whole, add_up_all
 from binep.core.metrics import Tally
 from binep.core.network import Network
 from binep.core.optim import Bop, Optimizers
@@ -18,6 +18,7 @@ from binep.core.relaxation import Relaxation
 from binep.engines.activity import Activity
 from binep.engines.base import Capabilities
 from binep.engines.numba.jit import kernel_threads
+from binep.engines.processes import ALONE, Processes
 from binep.errors import BinepError
 
 
@@ -85,7 +86,7 @@ class CpuEngine:
         self.network, self.learning, self.optimizers = network, learning, optimizers
         self.early_stop = early_stop
         self.activity: Activity = Activity()
-        self._tally = Tally()
+        self.processes, self._tallies = ALONE, list[Tally]()
         self._seen: list[Any] = [None] * len(network.couplings)
         self._set_up()
 
@@ -109,8 +110,14 @@ class CpuEngine:
         """`D(a_above)`, summed over batch and positions, (above,)."""
         raise NotImplementedError
 
-    def _flip(self, n: int, sides: Any, rates: Rates) -> tuple[int, Tensor]:
-        """Add coupling n's contrast to its momentum, and flip.
+    def _contrast(self, n: int, sides: Any) -> Tensor:
+        """`D(correlation)` of coupling n, like its signs; asked for where processes add it up."""
+        raise NotImplementedError
+
+    def _flip(
+        self, n: int, sides: Any, rates: Rates, contrast: Tensor | None
+    ) -> tuple[int, Tensor]:
+        """Add coupling n's contrast, as given or that of the sides, to its momentum, and flip.
 
         Returns the flips, and `<signs, contrast>` of every neuron or channel above.
         """
@@ -121,35 +128,60 @@ class CpuEngine:
     @torch.no_grad()
     def train(self, x: Tensor, labels: Tensor) -> None:
         """One training step on a mini-batch, (batch, *input_shape), with labels, (batch,)."""
-        plan = self.learning.plan(self.learning.draw_sign())
-        clamped, target = self._clamp(x), self.network.target(labels)
+        plan, part = self.learning.plan(self.learning.draw_sign()), self.processes.part(x, labels)
+        clamped, target = self._clamp(part.x), self.network.target(part.labels)
         ends = self._run(clamped, target, plan)
-        seen = metrics.tally(self.network, ends.free, labels, target)
+        seen = metrics.tally(self.network, ends.free, part.labels, target)
         sides, flips = self._prepare(clamped, ends, plan), []
-        share = plan.span * len(x)
+        biases = {
+            n: self._contrast_bias(n, sides)
+            for n, coupling in enumerate(self.network.couplings)
+            if coupling.bias is not None
+        }
+        contrasts = self._add_up(part.whole, sides, ends.x, biases)
+        share = plan.span * part.batch
         for n, coupling in enumerate(self.network.couplings):
             factor = -1 / (share * (levels(ends.x) if n == 0 else 1))
-            flips.append(self._step_bop(n, sides, factor))
+            flips.append(self._step_bop(n, sides, factor, contrasts.get(n)))
             if coupling.bias is not None:
-                coupling.bias.grad = -1 / share * self._contrast_bias(n, sides)
+                coupling.bias.grad = -1 / share * biases[n]
         for optimizer in (self.optimizers.sgd, self.optimizers.scale_sgd):
             if optimizer is not None:
                 optimizer.step()
-        self._tally += replace(seen, flips=self._in_order(flips), nudged_steps=sum(ends.steps[1:]))
+        seen = replace(seen, flips=self._in_order(flips), nudged_steps=sum(ends.steps[1:]))
+        self._tallies.append(part.counted(seen))
+
+    def _add_up(
+        self, whole: Whole | None, sides: Any, x: Tensor, biases: dict[int, Tensor]
+    ) -> dict[int, Tensor]:
+        """Where processes share a mini-batch: all contrasts, and those of biases, added up."""
+        if whole is None:
+            return {}
+        bits = self.network.neuron.binary
+        contrasts = {n: self._contrast(n, sides) for n in range(len(self.network.couplings))}
+        found = [(c, not bits or (n == 0 and x.is_floating_point())) for n, c in contrasts.items()]
+        add_up_all(whole, [*found, *((bias, not bits) for bias in biases.values())])
+        return contrasts
 
     @torch.no_grad()
     def evaluate(self, x: Tensor, labels: Tensor) -> Tally:
         """Read a mini-batch out of the free phase, without learning from it."""
         plan = self.learning.plan()
         free = replace(plan, phases=plan.phases[:1], margin=0.0)
-        target = self.network.target(labels)
-        ends = self._run(self._clamp(x), target, free)
-        return metrics.tally(self.network, ends.free, labels, target)
+        part = self.processes.part(x, labels)
+        target = self.network.target(part.labels)
+        ends = self._run(self._clamp(part.x), target, free)
+        seen = metrics.tally(self.network, ends.free, part.labels, target)
+        return self.processes.merge([part.counted(seen)])
+
+    def join(self, processes: Processes) -> None:
+        """Be one of several from now on."""
+        self.processes = processes
 
     def collect(self) -> Tally:
         """What was counted over the mini-batches trained on since the last call."""
-        tally, self._tally = self._tally, Tally()
-        return tally
+        tallies, self._tallies = self._tallies, []
+        return self.processes.merge(tallies)
 
     @property
     def kernel_threads(self) -> int:
@@ -158,7 +190,7 @@ class CpuEngine:
 
     # --- Bop, where the network's own tensors are
 
-    def _step_bop(self, n: int, sides: Any, factor: float) -> int:
+    def _step_bop(self, n: int, sides: Any, factor: float, contrast: Tensor | None) -> int:
         """One step of Bop on coupling n, and its scale's gradient; returns the flips."""
         coupling = self.network.couplings[n]
         signs, (bop, group) = coupling.signs, self._bop_of(n)
@@ -167,7 +199,7 @@ class CpuEngine:
         state = bop.state[signs]
         if not state["momentum"].is_contiguous():
             state["momentum"] = state["momentum"].contiguous()
-        flips, overlaps = self._flip(n, sides, Rates(factor, rate, bound, at_rest))
+        flips, overlaps = self._flip(n, sides, Rates(factor, rate, bound, at_rest), contrast)
         state["flips"] += flips
         rule = coupling.synapses.scale_factor.double() * factor  # type: ignore[union-attr]
         overlaps = overlaps.double() if coupling.scale.dim() else overlaps.double().sum()

@@ -13,6 +13,7 @@ from binep.core.metrics import Tally
 from binep.core.network import Network
 from binep.core.optim import Optimizers
 from binep.core.relaxation import relax
+from binep.engines.processes import ALONE, Processes
 
 
 @contextmanager
@@ -40,23 +41,30 @@ class ReferenceEngine:
 
     def __init__(self, network: Network, learning: Learning, optimizers: Optimizers) -> None:
         self.network, self.learning, self.optimizers = network, learning, optimizers
-        self._tally = Tally()
+        self.processes, self._tallies = ALONE, list[Tally]()
+
+    def join(self, processes: Processes) -> None:
+        """Be one of several from now on."""
+        self.processes = processes
 
     def train(self, x: Tensor, labels: Tensor) -> None:
         """One training step on a mini-batch, (batch, *input_shape), with labels, (batch,)."""
+        part = self.processes.part(x, labels)
+        shared = [] if part.whole is None else [part.whole]
         with tensor_cores(self._exact(x)):
-            phases = self.learning.backward(self.network, x, labels)
-            seen = metrics.tally(self.network, phases.free, labels)
+            phases = self.learning.backward(self.network, part.x, part.labels, *shared)
+            seen = metrics.tally(self.network, phases.free, part.labels)
         flips = self.optimizers.step()
         nudged = (phases.nudged, phases.opposite)
         steps = sum(phase.steps for phase in nudged if phase is not None)
-        self._tally += seen.having(flips=flips, nudged_steps=steps)
+        self._tallies.append(part.counted(seen.having(flips=flips, nudged_steps=steps)))
 
     @torch.no_grad()
     def evaluate(self, x: Tensor, labels: Tensor) -> Tally:
         """Read a mini-batch out of the free phase, without learning from it."""
+        part = self.processes.part(x, labels)
         with tensor_cores(self._exact(x)):
-            clamped = self.network.clamp(x)
+            clamped = self.network.clamp(part.x)
             free = relax(
                 self.network,
                 clamped,
@@ -64,7 +72,8 @@ class ReferenceEngine:
                 self.learning.free_steps,
                 tolerance=self.learning.tolerance,
             )
-            return metrics.tally(self.network, free, labels)
+            seen = metrics.tally(self.network, free, part.labels)
+        return self.processes.merge([part.counted(seen)])
 
     def _exact(self, x: Tensor) -> bool:
         """Whether bits and pixels are all that is multiplied, which TF32 holds exactly."""
@@ -72,5 +81,5 @@ class ReferenceEngine:
 
     def collect(self) -> Tally:
         """What was counted over the mini-batches trained on since the last call."""
-        tally, self._tally = self._tally, Tally()
-        return tally
+        tallies, self._tallies = self._tallies, []
+        return self.processes.merge(tallies)

@@ -144,7 +144,9 @@ class DeltaEngine(CpuEngine):
             self._contrasts[n] = torch.empty_like(coupling.signs)
         return correlated(below.flatten(1).float(), above, out=self._contrasts[n])
 
-    def _flip(self, n: int, sides: Sides, rates: Rates) -> tuple[int, Tensor]:
+    def _flip(
+        self, n: int, sides: Sides, rates: Rates, contrast: Tensor | None
+    ) -> tuple[int, Tensor]:
         signs = self.network.couplings[n].signs
         sign_bytes: Any = self._first if n == 0 else self._relaxer.inner(n)
         copies: Any = np.empty((0, 0), np.int8), np.empty((0, 0), np.int8), np.empty(0, np.int64)
@@ -153,7 +155,8 @@ class DeltaEngine(CpuEngine):
             copies = up, down, sign_bytes.columns
         rows = len(signs)
         overlaps = np.zeros(rows)
-        arrays = self._momentum(n), signs.detach(), self._contrast(n, sides)
+        contrast = self._contrast(n, sides) if contrast is None else contrast
+        arrays = self._momentum(n), signs.detach(), contrast
         shares = run_shares(
             bop_share,
             *(array.numpy().reshape(rows, -1) for array in arrays),

@@ -114,6 +114,28 @@ def flip_share(bop, threads, thread):
     return flips
 
 
+@kernel
+def learn_contrast_share(bop, contrast, overlaps, threads, thread):
+    """Learn from a contrast that is known already, (above, fan-in), as float32.
+
+    Returns flips and entries touched; overlaps gets `<signs, contrast>` of each row.
+    """
+    above, fan_in, flips, touched = len(bop.signs), bop.signs.shape[1], 0, 0
+    row = np.zeros(fan_in, np.int32)
+    for chunk in range(thread, (above + 63) // 64, threads):
+        for i in range(64 * chunk, min(64 * chunk + 64, above)):
+            here = 0
+            for j in range(fan_in):
+                row[j] = np.int32(contrast[i, j])
+                here += row[j] != 0
+            if here:
+                flipped, overlap = _bop_row(bop, i, 0, row)
+                flips += flipped
+                overlaps[i] += overlap
+                touched += here
+    return flips, touched
+
+
 # --- dense, bits below --------------------------------------------------------------------------
 
 

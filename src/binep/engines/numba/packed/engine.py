@@ -94,6 +94,7 @@ class PackedEngine(CpuEngine):
             for layer, columns in zip(below, self._columns, strict=True)
         ]
         self._lists: dict[int, Array] = {}
+        self._contrasts: dict[int, Tensor] = {}
         # Only convolutions of a real input are left to torch's own threads.
         self.own_threads = all(isinstance(coupling, Dense) for coupling in network.couplings)
         scales = (np.zeros(layout.cells, np.float32) for _ in range(3))
@@ -231,13 +232,15 @@ class PackedEngine(CpuEngine):
         here = layer.gather(sides.difference[layer.start : layer.start + layer.cells])
         return torch.from_numpy(here.reshape(layer.channels, -1).sum(1).astype(np.float32))
 
-    def _step_bop(self, n: int, sides: Sides, factor: float) -> int:
+    def _step_bop(self, n: int, sides: Sides, factor: float, contrast: Tensor | None) -> int:
         if n == 0 and sides.clamped.x.is_floating_point():
-            return self._step_bop_on_real_input(sides, factor)
-        return super()._step_bop(n, sides, factor)
+            return self._step_bop_on_real_input(sides, factor, contrast)
+        return super()._step_bop(n, sides, factor, contrast)
 
-    def _flip(self, n: int, sides: Sides, rates: Rates) -> tuple[int, Tensor]:
-        layer, wiring, momentum = self._layout.layers[n], self._layout.wiring, self._momentum(n)
+    def _flip(
+        self, n: int, sides: Sides, rates: Rates, contrast: Tensor | None
+    ) -> tuple[int, Tensor]:
+        momentum = self._momentum(n)
         # Momenta without a gradient cannot flip anything, unless they have never been compared
         # with a threshold as low as this one.
         known, tested = self._tested.get(n, (None, math.inf))
@@ -246,9 +249,26 @@ class PackedEngine(CpuEngine):
         elif known != (momentum.data_ptr(), momentum._version):
             tested = math.inf
         bound = np.float32(rates.bound)
-        bop = learn.Bop(
-            momentum.numpy().reshape(layer.channels, -1),
-            self.network.couplings[n].signs.detach().numpy().reshape(layer.channels, -1),
+        bop = self._bop(n, momentum, rates)
+        overlaps = np.zeros((kernel_threads(), self._layout.layers[n].channels), np.int64)
+        if contrast is None:
+            shares = self._coincide(n, bop, sides, overlaps)
+        else:
+            whole = contrast.numpy().reshape(len(bop.signs), -1)
+            shares = run_shares(learn.learn_contrast_share, bop, whole, overlaps[0])
+        flips, touched = (int(sum(counts)) for counts in zip(*shares, strict=True))
+        if bound < tested:
+            flips += sum(run_shares(learn.flip_share, bop))
+        self._tested[n] = ((momentum.data_ptr(), momentum._version), float(bound))
+        self.activity += Activity(coincidences=touched)
+        return flips, torch.from_numpy(overlaps.sum(0))
+
+    def _bop(self, n: int, momentum: Tensor, rates: Rates) -> learn.Bop:
+        """Coupling n's synapses, their momenta and the numbers of a step, for the kernels."""
+        channels, wiring = self._layout.layers[n].channels, self._layout.wiring
+        return learn.Bop(
+            momentum.numpy().reshape(channels, -1),
+            self.network.couplings[n].signs.detach().numpy().reshape(channels, -1),
             self._synapses.bits,
             int(wiring.up_at[n]),
             int(wiring.up_words[n]),
@@ -258,16 +278,20 @@ class PackedEngine(CpuEngine):
             int(wiring.kernel[n] ** 2),
             np.float32(rates.factor),
             np.float32(rates.rate),
-            bound,
+            np.float32(rates.bound),
         )
-        overlaps = np.zeros((kernel_threads(), layer.channels), np.int64)
-        shares = self._coincide(n, bop, sides, overlaps)
-        flips, touched = (int(sum(counts)) for counts in zip(*shares, strict=True))
-        if bound < tested:
-            flips += sum(run_shares(learn.flip_share, bop))
-        self._tested[n] = ((momentum.data_ptr(), momentum._version), float(bound))
-        self.activity += Activity(coincidences=touched)
-        return flips, torch.from_numpy(overlaps.sum(0))
+
+    def _contrast(self, n: int, sides: Sides) -> Tensor:
+        if n == 0 and sides.clamped.x.is_floating_point():
+            return self._contrast_of_real_input(sides)
+        # A step of rate 1 moves momenta from 0 by the contrast; nothing is beyond the bound.
+        if n not in self._contrasts:
+            self._contrasts[n] = torch.empty_like(self.network.couplings[n].signs)
+        contrast = self._contrasts[n].zero_()
+        overlaps = np.zeros((kernel_threads(), self._layout.layers[n].channels), np.int64)
+        bop = self._bop(n, contrast, Rates(1.0, 1.0, math.inf, at_rest=True))
+        self._coincide(n, bop, sides, overlaps)
+        return contrast
 
     def _coincide(self, n: int, bop: learn.Bop, sides: Sides, overlaps: Array) -> list[Any]:
         """Add coupling n's contrast to its momentum and flip; flips and entries touched."""
@@ -295,10 +319,18 @@ class PackedEngine(CpuEngine):
         args = bop, window, pixels, plus, minus, *switches, *spans, overlaps[0]
         return run_shares(learn.learn_conv_share, *args)
 
-    def _step_bop_on_real_input(self, sides: Sides, factor: float) -> int:
+    def _step_bop_on_real_input(self, sides: Sides, factor: float, contrast: Tensor | None) -> int:
         """The first coupling's step for real inputs: sums of real numbers, as the reference's."""
+        coupling, (bop, group) = self.network.couplings[0], self._bop_of(0)
+        if contrast is None:
+            contrast = self._contrast_of_real_input(sides)
+        coupling.synapses.set_gradient_from_contrast(contrast, factor)
+        flips = bop._flip(coupling.signs, group)
+        coupling.signs.grad = None
+        return flips
+
+    def _contrast_of_real_input(self, sides: Sides) -> Tensor:
         coupling, layer, x = self.network.couplings[0], self._layout.layers[0], sides.clamped.x
-        bop, group = self._bop_of(0)
         shape, switches = (len(x), *self.network.layer_shapes[0]), None
         if len(sides.clamped.switches):
             places = torch.from_numpy(layer.gather(sides.clamped.switches))
@@ -312,10 +344,7 @@ class PackedEngine(CpuEngine):
 
         contrast = correlate(sides.plus)
         contrast -= correlate(sides.minus)
-        coupling.synapses.set_gradient_from_contrast(contrast, factor)
-        flips = bop._flip(coupling.signs, group)
-        coupling.signs.grad = None
-        return flips
+        return contrast
 
 
 def _pixels(x: Tensor) -> Array:
