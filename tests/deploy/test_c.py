@@ -38,6 +38,13 @@ def run(program: Path, *words: str) -> str:
     return done.stdout
 
 
+@pytest.fixture(scope="module")
+def learning_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("learning")
+    exported(BINARY["dense"], folder, 4, learning=FixedRule(rule()))
+    return compile_in(folder, "-O1")
+
+
 def exported(case: tuple, folder: Path, count: int = 12, **options):
     recipe, network = build(*case)
     stored, x = store(network, recipe), images(recipe, count).numpy()
@@ -186,6 +193,41 @@ def test_wrong_vectors_are_refused(tmp_path: Path):
         (tmp_path / "wrong.bin").write_bytes(content)
         done = subprocess.run([program, "wrong.bin"], cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 2 and message in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["stats"], r"usage: binep VECTORS \[states \| time N \| learn OUT\]"),
+        (["states", "more"], "usage"),
+        (["time"], "usage"),
+        (["time", "0"], "allowed are 1 to 1000000 rounds"),
+        (["time", "-1"], "allowed are 1 to 1000000 rounds"),
+        (["time", "1e3"], "allowed are 1 to 1000000 rounds"),
+        (["time", "99999999999999999999"], "allowed are 1 to 1000000 rounds"),
+        (["learn"], "usage"),
+        (["learn", "nowhere/learnt.bin"], "cannot write what was learnt"),
+        (["learn", "out.bin", "more"], "usage"),
+    ],
+)
+def test_what_is_asked_in_other_words_is_refused(words, message: str, learning_program: Path):
+    found = subprocess.run(
+        [learning_program, "vectors.bin", *words],
+        cwd=learning_program.parent,
+        capture_output=True,
+        text=True,
+    )
+    assert found.returncode == 2 and re.search(message, found.stderr)
+
+
+def test_a_label_that_is_no_class_teaches_nothing(learning_program: Path):
+    vectors = bytearray((learning_program.parent / "vectors.bin").read_bytes())
+    vectors[12:14] = b"\x0a\x00"
+    (learning_program.parent / "label.bin").write_bytes(vectors)
+    words = [learning_program, "label.bin", "learn", "none.bin"]
+    done = subprocess.run(words, cwd=learning_program.parent, capture_output=True, text=True)
+    assert done.returncode == 2 and "a label is none of the classes" in done.stderr
+    assert not (learning_program.parent / "none.bin").exists()
 
 
 def test_learning_needs_integers(tmp_path: Path):

@@ -1,6 +1,6 @@
 /* Reads test vectors and prints predictions; can also print states, measure time, and learn.
 
-   usage: binep VECTORS [states | time N | learn OUT]
+   usage: binep VECTORS [states | time N | learn OUT]; anything else ends with exit code 2
 
    VECTORS: "BEPV", then numbers of 32 bits, lowest byte first: how many vectors, and how many pixels
    each; then for each vector its label and the expected class, 16 bits each, and its pixels.
@@ -23,6 +23,12 @@ struct vector {
 };
 
 static struct vector vector;
+
+#if BINEP_LEARNING
+#define BINEP_USAGE_LEARN " | learn OUT"
+#else
+#define BINEP_USAGE_LEARN ""
+#endif
 
 static int fail(const char *message) {
     fprintf(stderr, "binep: %s\n", message);
@@ -85,6 +91,29 @@ static int write_learnt(const char *path) {
 }
 #endif
 
+enum mode { PREDICT, STATES, TIME, LEARN, UNKNOWN };
+
+static enum mode mode_of(int words, char **word) {
+    if (words == 2)
+        return PREDICT;
+    if (words == 3 && strcmp(word[2], "states") == 0)
+        return STATES;
+    if (words == 4 && strcmp(word[2], "time") == 0)
+        return TIME;
+#if BINEP_LEARNING
+    if (words == 4 && strcmp(word[2], "learn") == 0)
+        return LEARN;
+#endif
+    return UNKNOWN;
+}
+
+/* A whole number from 1 to a million, or 0. */
+static long rounds_of(const char *text) {
+    char *end;
+    long rounds = strtol(text, &end, 10);
+    return end == text || *end || rounds < 1 || rounds > 1000000 ? 0 : rounds;
+}
+
 static int measure(FILE *file, uint32_t count, long rounds) {
     double seconds = 0;
     int32_t sum = 0;
@@ -104,26 +133,34 @@ static int measure(FILE *file, uint32_t count, long rounds) {
 }
 
 int main(int argc, char **argv) {
-    const char *what = argc > 2 ? argv[2] : "";
+    const enum mode mode = mode_of(argc, argv);
     char magic[4];
     uint32_t count, differ = 0;
-    FILE *file = argc > 1 ? fopen(argv[1], "rb") : NULL;
+    long rounds = mode == TIME ? rounds_of(argv[3]) : 1;
+    FILE *file;
+    if (mode == UNKNOWN)
+        return fail("usage: binep VECTORS [states | time N" BINEP_USAGE_LEARN "]");
+    if (!rounds)
+        return fail("time: allowed are 1 to 1000000 rounds");
+    file = fopen(argv[1], "rb");
     if (!file)
-        return fail("usage: binep VECTORS [states | time N | learn OUT]");
+        return fail("cannot read the vectors");
     if (fread(magic, 1, 4, file) != 4 || memcmp(magic, "BEPV", 4) != 0)
         return fail("not a file of test vectors");
     count = read_number(file, 4);
     if (read_number(file, 4) != BINEP_INPUTS)
         return fail("these vectors are for another network");
-    if (strcmp(what, "time") == 0 && argc > 3)
-        return measure(file, count, strtol(argv[3], NULL, 10));
+    if (mode == TIME)
+        return count ? measure(file, count, rounds) : fail("no vectors to measure");
     for (uint32_t n = 0; n < count; n++) {
         if (!read_vector(file))
             return fail("the vectors end early");
-        if (strcmp(what, "states") == 0) {
+        if (mode == STATES) {
             print_states(n);
 #if BINEP_LEARNING
-        } else if (strcmp(what, "learn") == 0) {
+        } else if (mode == LEARN) {
+            if (vector.label >= BINEP_CLASSES)
+                return fail("a label is none of the classes");
             binep_learn(vector.pixels, vector.label);
 #endif
         } else {
@@ -134,10 +171,10 @@ int main(int argc, char **argv) {
     }
     fclose(file);
 #if BINEP_LEARNING
-    if (strcmp(what, "learn") == 0)
-        return argc > 3 ? write_learnt(argv[3]) : fail("learn needs a file to write to");
+    if (mode == LEARN)
+        return write_learnt(argv[3]);
 #endif
-    if (strcmp(what, "states") != 0)
+    if (mode == PREDICT)
         printf("%lu vectors, %lu differ\n", (unsigned long)count, (unsigned long)differ);
     return differ != 0;
 }
