@@ -12,6 +12,7 @@ import tarfile
 import tempfile
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -641,6 +642,16 @@ class Handler(BaseHTTPRequestHandler):
             if self.server.closing.wait(0.1):
                 return
 
+    def send_dripping(self, blob: bytes) -> None:
+        self.start(len(blob) + 4096)
+        while not self.server.closing.wait(0.3):  # never silent for a second
+            self.wfile.write(b"\0")
+
+    def send_headers_only(self, blob: bytes) -> None:
+        self.wfile.write(b"HTTP/1.1 200 OK\r\n")
+        while not self.server.closing.wait(0.3):
+            self.wfile.write(b"X")
+
     def send_endless(self, blob: bytes) -> None:
         self.start(None)
         while not self.server.closing.is_set():
@@ -679,6 +690,8 @@ FAULTS = {
     "empty": "empty",
     "stalled": "silent for 1 s",
     "trickling": "bytes in",
+    "dripping": "only 0 bytes in 2 s",
+    "headers_only": "only 0 bytes in 2 s",
     "endless": "sends more than",
     "hangup": "closed connection without response",
 }
@@ -791,6 +804,53 @@ def test_cifar10_is_taken_out_of_its_archive(mirrors: Mirrors, tmp_path: Path) -
     assert paths[0].stat().st_mtime_ns == before
 
 
+def hostile_tar(kind: str) -> bytes:
+    """An archive whose first batch is no plain file, or whose headers lie."""
+    name, blob = "cifar-10-batches-bin/data_batch_1.bin", CIFAR["data_batch_1.bin"]
+    plain = tarfile.TarInfo(name)
+    plain.size = len(blob)
+    if kind in ("symbolic link", "hard link"):
+        plain.type = tarfile.SYMTYPE if kind == "symbolic link" else tarfile.LNKTYPE
+        plain.linkname, plain.size = "nowhere", 0
+        return gzip.compress(plain.tobuf() + bytes(1024))
+    if kind == "sparse":
+        plain.type = tarfile.GNUTYPE_SPARSE
+        return gzip.compress(plain.tobuf(tarfile.GNU_FORMAT) + blob + bytes(1024))
+    if kind == "pax":  # an extended header that claims a length of 400 digits
+        return gzip.compress(_pax(b"410 size=" + b"9" * 400 + b"\n") + plain.tobuf())
+    if kind == "huge header":
+        info = tarfile.TarInfo("long")
+        info.type, info.size = tarfile.GNUTYPE_LONGNAME, 3 << 30
+        return gzip.compress(info.tobuf(tarfile.GNU_FORMAT) + bytes(40 << 20), 1)
+    assert kind == "names of names"
+    info = tarfile.TarInfo("long")
+    info.type, info.size = tarfile.GNUTYPE_LONGNAME, 512
+    return gzip.compress((info.tobuf(tarfile.GNU_FORMAT) + b"x" * 511 + b"\0") * 5000)
+
+
+def _pax(content: bytes) -> bytes:
+    info = tarfile.TarInfo("pax")
+    info.type, info.size = tarfile.XHDTYPE, len(content)
+    return info.tobuf() + content + bytes(-len(content) % 512)
+
+
+@pytest.mark.parametrize(
+    "kind", ["symbolic link", "hard link", "sparse", "pax", "huge header", "names of names"]
+)
+def test_a_hostile_archive_is_passed_over_and_takes_little_memory(
+    mirrors: Mirrors, tmp_path: Path, kind: str
+) -> None:
+    mirrors.files["cifar-10-binary.tar.gz"] = hostile_tar(kind)
+    tracemalloc.start()
+    try:
+        message = error_of(lambda: data.fetch("cifar10", mirrors=[mirrors.url("good")]))
+        assert tracemalloc.get_traced_memory()[1] < 20e6
+    finally:
+        tracemalloc.stop()
+    assert "cannot download cifar-10-binary.tar.gz of cifar10" in message
+    assert files_below(tmp_path / "cache") == []
+
+
 @pytest.mark.parametrize(
     ("archive", "reason"),
     [
@@ -801,7 +861,7 @@ def test_cifar10_is_taken_out_of_its_archive(mirrors: Mirrors, tmp_path: Path) -
         (tar_gz({"../data_batch_1.bin": CIFAR["data_batch_1.bin"]}), "has no data_batch_2.bin"),
         (cifar_tar()[:-3000], ""),
         (flipped(cifar_tar()), ""),
-        (b"<html>", "not a gzip file"),
+        (b"<html>", "Not a gzipped file"),
     ],
 )  # fmt: skip
 def test_a_bad_archive_is_passed_over_and_leaves_nothing(

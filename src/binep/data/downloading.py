@@ -1,21 +1,28 @@
 """Files from mirrors: streamed by pooch, verified, put in place all together or not at all."""
 
+import gzip
+import io
 import os
 import sys
 import tarfile
 import tempfile
+import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from binep.data.sources import File, Source
 from binep.data.verify import verify
 from binep.errors import BinepError
 
-SLOWEST = 1 << 10  # bytes a second; a mirror that trickles is as useless as a silent one
+SLOWEST = 8 << 10  # bytes a second; a mirror that trickles is as useless as a silent one
+LONGEST = 7200.0  # seconds for one file, however steadily it comes
+WRAPPING = 1 << 20  # bytes of an archive, or of gzip, beside the files in it
 
 
 class _MirrorError(Exception):
@@ -79,10 +86,13 @@ def _from_any_mirror(
 def _from_mirror(
     source: Source, url: str, files: list[File], work: Path, timeout: float
 ) -> dict[File, Path]:
-    received = work / "received"
-    longest = sum(file.size for file in source.files) + (1 << 20)  # of which 1 MiB for the wrapping
+    # A name of its own: who was given up may still be writing.
+    received = work / f"received-{len(list(work.iterdir()))}"
+    longest = sum(file.size for file in source.files) + WRAPPING
     _receive(url, received, longest, timeout)
-    raws = _archived(received, files) if source.archive else {files[0]: received.read_bytes()}
+    raws = (
+        _archived(received, files, longest) if source.archive else {files[0]: received.read_bytes()}
+    )
     staged: dict[File, Path] = {}
     for file, raw in raws.items():
         content, fault = verify(file, raw)
@@ -109,10 +119,35 @@ def _receive(url: str, path: Path, longest: int, timeout: float) -> None:
             meter = _Meter(longest, timeout, show)
             # Anything with `total`, `update`, `reset` and `close` will do.
             get = HTTPDownloader(meter, headers=headers, timeout=timeout)  # pyright: ignore[reportArgumentType]
-            get(url, str(path), None)
+            _watched(partial(get, url, str(path), None), meter)
     # ValueError: an address or a header that makes no sense.
     except (requests.RequestException, HTTPError, ValueError) as error:
         raise _MirrorError(_reason(error, timeout)) from error
+
+
+def _watched(receive: Callable[[], Any], meter: "_Meter") -> None:
+    """Receive, unless it takes too long: a byte now and then is no silence, and no progress either.
+
+    In a thread, since only that can be left behind in the middle of a read.
+    """
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            receive()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name="binep-download", daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive():
+            meter.check()
+            thread.join(0.05)
+    finally:
+        meter.given_up = True
+    if failed:
+        raise failed[0]
 
 
 @dataclass
@@ -125,15 +160,28 @@ class _Meter:
     total: int = 0
     received: int = 0
     started: float = field(default_factory=time.monotonic)
+    given_up: bool = False
+    _looked: float = field(default_factory=time.monotonic)
+    _had: int = 0
 
     def update(self, count: int) -> None:
         self.received += count
-        seconds = time.monotonic() - self.started
+        if self.given_up:
+            raise _MirrorError("given up")
         if self.received > self.longest:
             raise _MirrorError(f"sends more than {self.longest} bytes")
-        if seconds > self.timeout and self.received < SLOWEST * seconds:
-            raise _MirrorError(f"only {self.received} bytes in {seconds:.0f} s")
         self.show(self.received, self.total)
+
+    def check(self) -> None:
+        """See that enough has come lately; to be asked now and then."""
+        now = time.monotonic()
+        if now - self.started > LONGEST:
+            raise _MirrorError(f"not done after {LONGEST:.0f} s")
+        # Twice as long as silence may last: that is told as what it is.
+        if (seconds := now - self._looked) > 2 * self.timeout:
+            if (count := self.received - self._had) < SLOWEST * seconds:
+                raise _MirrorError(f"only {count} bytes in {seconds:.0f} s")
+            self._looked, self._had = now, self.received
 
     def reset(self) -> None:
         self.received = 0
@@ -153,22 +201,64 @@ def _reason(error: BaseException, timeout: float) -> str:
     return f"silent for {timeout:g} s" if "timed out" in text else text or type(error).__name__
 
 
-def _archived(archive: Path, files: list[File]) -> dict[File, bytes]:
-    """The content of `files` in a .tar.gz, whatever the folder they are in."""
+def _archived(archive: Path, files: list[File], most: int) -> dict[File, bytes]:
+    """The content of `files` in a .tar.gz, whatever the folder they are in.
+
+    Only plain files that may be of the right size are looked into: no links, nothing sparse.
+
+    Args:
+        most: bytes that the archive may unpack to.
+    """
     wanted = {file.name: file for file in files}
     contents: dict[File, bytes] = {}
     try:
-        with tarfile.open(archive, "r:gz") as members:
+        with (
+            gzip.open(archive) as unpacked,
+            tarfile.open(fileobj=_Bounded(unpacked, most), mode="r|") as members,
+        ):
             for member in members:
                 file = wanted.get(Path(member.name).name)
-                stream = members.extractfile(member) if file and member.size <= file.size else None
-                if file and stream:
-                    contents[file] = stream.read()
-    except (OSError, EOFError, zlib.error, tarfile.TarError, ValueError) as error:
+                if file and member.isreg() and not member.issparse() and member.size <= file.size:
+                    stream = members.extractfile(member)
+                    contents[file] = stream.read() if stream else b""
+                if len(contents) == len(wanted):
+                    break
+    # Headers may say anything, and tarfile takes them at their word.
+    except (
+        ArithmeticError,
+        EOFError,
+        LookupError,
+        MemoryError,
+        OSError,
+        RecursionError,
+        TypeError,
+        ValueError,
+        tarfile.TarError,
+        zlib.error,
+    ) as error:
         raise _MirrorError(str(error) or type(error).__name__) from error
     if absent := [file.name for file in files if file not in contents]:
         raise _MirrorError(f"has no {', '.join(absent)} of the right size")
     return contents
+
+
+class _Bounded(io.RawIOBase):
+    """What another stream holds, up to so many bytes: a small archive may unpack to a huge one."""
+
+    def __init__(self, stream: gzip.GzipFile, most: int) -> None:
+        self.stream, self.left, self.ends = stream, most, 0
+
+    def read(self, size: int = -1) -> bytes:
+        blob = self.stream.read(min(size, self.left) if size >= 0 else self.left)
+        self.left -= len(blob)
+        if not self.left:
+            raise _MirrorError("unpacks to more than the data set")
+        # Whoever looks for the end of a file of 10^400 bytes never stops asking.
+        if size and not blob:
+            self.ends += 1
+            if self.ends > 2:
+                raise _MirrorError("ends before a file in it does")
+        return blob
 
 
 def _write(path: Path, blob: bytes) -> None:
