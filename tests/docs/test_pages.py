@@ -19,8 +19,10 @@ from typer.testing import CliRunner
 from binep.cli import app
 from binep.deploy import web_page
 from binep.engines import select
+from binep.studies.evidence import reached
 
 ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text("utf-8")
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(
     r"(?:^<!-- (run|file): ?(\S*) ?-->\n|^<!-- (run) -->\n)?^```(\w+)\n(.*?)^```$", re.M | re.S
@@ -103,3 +105,14 @@ def test_the_playground_of_the_docs_is_what_the_package_would_write():
     shipped = Path(web_page.__file__).parent / "web" / "engine.wasm"
     assert base64.b64decode(contents["wasm"]) == shipped.read_bytes()
     assert len(page) < 2**20
+
+
+def test_what_the_readme_reaches_is_the_evidence():
+    """Mean and standard deviation of every recipe that its table names, and the seeds."""
+    section = README.split("## What it reaches", 1)[1].split("\n## ", 1)[0]
+    found = re.findall(r"([\d.]+) ± ([\d.]+) \(`([\w-]+)`\)(?: \| (\d+))?", section)
+    assert len(found) == 8
+    for mean, deviation, recipe, seeds in found:
+        known = reached(recipe)
+        assert (mean, deviation) == (f"{known.test:.2f}", f"{known.test_sd:.2f}"), recipe
+        assert not seeds or int(seeds) == known.n
