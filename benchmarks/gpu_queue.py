@@ -33,7 +33,7 @@ from typing import Any
 
 from binep.errors import BinepError
 from binep.files import make_folder, write_whole
-from binep.training import checkpoints, runs
+from binep.training import checkpoints, runs, seals
 from binep.training import recipe as recipes
 from binep.training.progress import PlainWatcher
 from binep.training.recipe import Recipe
@@ -165,7 +165,7 @@ def keep(
             came, here = Path(place) / each.name, home / each.name
             if _standing(came) > _standing(here):
                 checkpoints.load(came, warn=print)
-                _fill_in_commit(came / "record.json", facts["commit"])
+                _fill_in_commit(came, facts["commit"])
                 make_folder(here.parent)
                 shutil.rmtree(here, ignore_errors=True)
                 came.rename(here)
@@ -182,12 +182,12 @@ def _standing(folder: Path) -> str:
     return max((path.stem for path in folder.glob("checkpoint-*.json")), default="")
 
 
-def _fill_in_commit(path: Path, commit: str | None) -> None:
+def _fill_in_commit(folder: Path, commit: str | None) -> None:
     """A machine without a repository cannot tell what it trained; `pack` can, and it is marked."""
-    record = json.loads(path.read_text("utf-8"))
+    record = runs.open_run(folder).record
     if record["commit"] is None and commit is not None:
-        filled = {**record, "commit": commit, "commit_filled_in": True}
-        write_whole(path, json.dumps(filled, indent=1) + "\n")
+        filled = seals.sealed({**record, "commit": commit, "commit_filled_in": True})
+        write_whole(folder / "record.json", filled)
 
 
 # --- on the machine -----------------------------------------------------------------------------
