@@ -97,7 +97,7 @@ def test_truncated_estimates_are_those_of_fewer_nudged_steps(overrides: list[str
 
     original = metrics.cosine
     monkeypatch.setattr(metrics, "cosine", spy)
-    check(recipe, seed=2, betas=[0.2])
+    check(recipe, seed=2, betas=[0.2], pulls_at="state")
     network, x, labels = first_batch(recipe, seed=2)
     expected = []
     for t in range(1, STEPS + 1):
@@ -194,3 +194,27 @@ def test_figure_has_a_column_a_coupling(ideal: GradCheck):
         ideal.couplings
     )
     assert all(axes.get_lines() for axes in drawing.axes)
+
+
+def test_a_saturated_output_is_compared_at_its_drive():
+    """Fresh outputs are saturated: the theorem holds at the drive, where they are not clamped."""
+    recipe = small("digits-1fc-w", "network.dense=[48]")
+    result = check(recipe, betas=[1e-2])
+    assert result.pulls_at == "drive" and result.layers[-1].saturated > 0.3
+    assert result.unclamped is not None and result.unclamped.unclamped is None
+    for agreement in result.unclamped.agreements:
+        assert agreement.cosine[-1] > 0.99
+    worst = {sign: min(a.cosine[-1] for a in of_sign(result, sign, 1e-2)) for sign in checks.MARKS}
+    assert worst["positive"] > 0.99 > worst["centered"] > worst["negative"]
+    assert "clamped to [0, 1]" in checks.table(result)
+    asked = check(recipe, betas=[1e-2], pulls_at="state")
+    assert asked.pulls_at == "state" and asked.unclamped is None
+    assert min(a.cosine[-1] for a in of_sign(asked, "positive", 1e-2)) < 0.9
+    assert "BPTT at the state" in checks.table(asked)
+
+
+def test_what_a_recipe_learns_by_is_what_it_is_compared_with():
+    backward = small("digits-1fc-w", "learning.method=bptt")
+    assert check(backward, steps=1).pulls_at == "state"
+    energy = small("digits-1fc-w", "network.dynamics=energy")
+    assert check(energy, steps=1).pulls_at == "state"

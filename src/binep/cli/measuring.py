@@ -112,8 +112,10 @@ def gradcheck(
         chosen, network = opened.recipe, opened.network(device)
     else:
         chosen, network = recipes.load(recipe, with_data(overrides, own_data)), None
+    told = any(text.partition("=")[0].strip() == "learning.pulls_at" for text in overrides or ())
     result = check.gradcheck(
         chosen,
+        pulls_at=chosen.learning.pulls_at if told else None,
         seed=seed,
         batch=batch,
         steps=steps,

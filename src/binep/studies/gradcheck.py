@@ -3,14 +3,15 @@
 On one mini-batch, EP's estimate after t nudged steps is compared with backpropagation through the
 last t steps of the free phase, for t = 1..K. The theorem says that they agree as beta goes to 0,
 where the free phase has converged and no neuron is saturated: how far that is so is part of the
-result. At an output that is saturated the two differ however small beta is.
+result. In prototypical dynamics the nudge stands outside of rho, so the loss to compare with pulls
+at the outputs' drive: at their state it has no gradient where an output is saturated.
 """
 
 import copy
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from binep.core import metrics
+from binep.core.dynamics import Prototypical
 from binep.core.gradients import BackpropThroughTime, EquilibriumPropagation, fill_gradients
 from binep.core.metrics import Gradients
 from binep.core.network import Clamped, Network
@@ -95,7 +97,12 @@ class Trace:
 
 @dataclass(frozen=True)
 class GradCheck:
-    """What `gradcheck` found, in plain data."""
+    """What `gradcheck` found, in plain data.
+
+    Attributes:
+        pulls_at: what the loss of BPTT pulls at, the outputs' "state" or "drive".
+        unclamped: the same where nudged outputs are not clamped, if here they are.
+    """
 
     recipe: str
     trained: bool
@@ -107,11 +114,13 @@ class GradCheck:
     betas: list[float]
     nudge: str
     residual: float
+    pulls_at: str
     couplings: list[str]
     layers: list[Layer]
     agreements: list[Agreement]
     traces: list[Trace]
     environment: dict[str, Any]
+    unclamped: "GradCheck | None" = None
 
     def to_json(self) -> str:
         """JSON for a program to read; what is not finite becomes null."""
@@ -137,6 +146,7 @@ def gradcheck(
     steps: int | None = None,
     betas: Sequence[float] | None = None,
     dtype: str = "float32",
+    pulls_at: str | None = None,
     network: Network | None = None,
     data_dir: Folder | None = None,
     offline: bool = False,
@@ -148,6 +158,8 @@ def gradcheck(
         seed: of the fresh network and of the mini-batch: those that training begins with.
         batch: images. steps: K, by default the recipe's. betas: by default the recipe's.
         dtype: "float32" or "float64".
+        pulls_at: what the loss of BPTT pulls at; by default what EP's nudge does: the outputs'
+            drive in prototypical dynamics, where the nudge stands outside of rho.
         network: a trained one, in place of a fresh one; it is not changed.
     """
     choose(dtype, DTYPES, "dtype")
@@ -161,30 +173,38 @@ def gradcheck(
     train = recipe.hold_out(dataset).train
     chosen = shuffled(len(train), streams["shuffle"])[:batch]
     checked = recipe.build_network(streams["init"]) if network is None else copy.deepcopy(network)
-    bench = _Bench.set_up(
-        checked.to(place, DTYPES[dtype]),
-        dataset.inputs(train.images[chosen]),
-        train.labels[chosen],
-        recipe.learning,
-    )
-    agreements, traces = _compare(bench, steps, strengths, torch.Generator().manual_seed(seed))
-    return GradCheck(
-        recipe=recipe.name,
-        trained=network is not None,
-        seed=seed,
-        samples=len(chosen),
-        dtype=dtype,
-        free_steps=recipe.learning.free_steps,
-        steps=steps,
-        betas=strengths,
-        nudge=recipe.learning.nudge,
-        residual=float(bench.free.residuals[-1]),
-        couplings=figures.coupling_names(recipe),
-        layers=[_layer(*each) for each in zip(checked.neurons, bench.free.state, strict=True)],
-        agreements=agreements,
-        traces=traces,
-        environment=runs.environment(place),
-    )
+    x, labels = dataset.inputs(train.images[chosen]), train.labels[chosen]
+    pulls_at = _where_pulled(recipe, checked) if pulls_at is None else pulls_at
+
+    def check(network: Network) -> GradCheck:
+        bench = _Bench.set_up(network, x, labels, recipe.learning, pulls_at)
+        generator = torch.Generator().manual_seed(seed)
+        agreements, traces = _compare(bench, steps, strengths, generator)
+        return GradCheck(
+            recipe=recipe.name,
+            trained=trained,
+            seed=seed,
+            samples=len(chosen),
+            dtype=dtype,
+            free_steps=recipe.learning.free_steps,
+            steps=steps,
+            betas=strengths,
+            nudge=recipe.learning.nudge,
+            residual=float(bench.free.residuals[-1]),
+            pulls_at=pulls_at,
+            couplings=figures.coupling_names(recipe),
+            layers=[_layer(*each) for each in zip(network.neurons, bench.free.state, strict=True)],
+            agreements=agreements,
+            traces=traces,
+            environment=runs.environment(place),
+        )
+
+    trained = network is not None
+    found = check(checked.to(place, DTYPES[dtype]))
+    if pulls_at == "drive" and getattr(checked.dynamics, "clamp_nudged", False):
+        checked.dynamics = Prototypical(clamp_nudged=False, send_state=True)
+        found = replace(found, unclamped=check(checked))
+    return found
 
 
 def _check(recipe: Recipe, batch: int, steps: int, betas: list[float]) -> None:
@@ -198,6 +218,14 @@ def _check(recipe: Recipe, batch: int, steps: int, betas: list[float]) -> None:
             raise BinepError(f"{name}={value}: allowed is at least 1")
     if not all(0 < beta < math.inf for beta in betas):
         raise BinepError(f"betas={betas}: allowed are finite numbers other than 0")
+
+
+def _where_pulled(recipe: Recipe, network: Network) -> str:
+    """What BPTT's loss has to pull at to be what EP's nudge does, or what a recipe trains with."""
+    if recipe.learning.method == "bptt":
+        return recipe.learning.pulls_at
+    outside = isinstance(network.dynamics, Prototypical) and network.cost == "mse"
+    return "drive" if outside else recipe.learning.pulls_at
 
 
 def _layer(neuron: Neuron, state: Tensor) -> Layer:
@@ -216,10 +244,13 @@ class _Bench:
     clamped: Clamped
     free: Relaxation
     readout: dict[str, Tensor]
+    pulls_at: str
 
     @classmethod
     @torch.no_grad()
-    def set_up(cls, network: Network, x: Tensor, labels: Tensor, keys: LearningKeys) -> "_Bench":
+    def set_up(
+        cls, network: Network, x: Tensor, labels: Tensor, keys: LearningKeys, pulls_at: str
+    ) -> "_Bench":
         # Besides the free phase this gives the gradient of a softmax readout, which stands outside
         # the dynamics and needs no nudge.
         learning = EquilibriumPropagation(keys.free_steps, 1, 1.0, tolerance=AT_REST)
@@ -227,7 +258,7 @@ class _Bench:
         inside = tuple(f"couplings.{n}." for n in range(len(network.relaxing)))
         found = metrics.true_gradients(network)
         readout = {name: g for name, g in found.items() if not name.startswith(inside)}
-        return cls(network, x, labels, keys, network.clamp(x), phases.free, readout)
+        return cls(network, x, labels, keys, network.clamp(x), phases.free, readout, pulls_at)
 
     def nudged(self, beta: float) -> Iterator[Relaxation]:
         """The nudged phase from the free state, handed over after every step."""
@@ -247,7 +278,9 @@ class _Bench:
         return metrics.true_gradients(self.network) | self.readout
 
     def bptt(self, t: int) -> Gradients:
-        learning = BackpropThroughTime(self.keys.free_steps, t, tolerance=AT_REST)
+        learning = BackpropThroughTime(
+            self.keys.free_steps, t, tolerance=AT_REST, pulls_at=self.pulls_at
+        )
         learning.backward(self.network, self.x, self.labels)
         return metrics.gradients(self.network)
 
@@ -319,6 +352,38 @@ def table(result: GradCheck) -> str:
         f"{layer.neurons}"
         for n, layer in enumerate(result.layers, start=1)
     )
+    parts = [
+        f"{result.recipe}: EP against BPTT, {_conditions(result)}\n"
+        f"free phase: last residual {result.residual:.1e}; neurons at rest on 0 or 1 (saturated): "
+        f"{saturated}"
+    ]
+    if result.unclamped is not None:
+        parts += [
+            "As the theorem has it, nudged outputs free to leave [0, 1] "
+            "(network.clamp_nudged = false):",
+            _rows(result.unclamped),
+            "As the recipe has it, nudged outputs clamped to [0, 1]: one that rests on 0 or 1 "
+            "feels a nudge\ninwards only. What -β would do there is missing, and half of what "
+            "centered would do:",
+        ]
+    parts += [
+        _rows(result),
+        "cos = <ep, bptt> / (|ep| |bptt|): 1 is perfect. dist = |ep - bptt| / |bptt|: 0 is.\n"
+        "EP becomes BPTT as β goes to 0, where the free phase has converged. "
+        f"{REFERENCES[result.pulls_at]}",
+    ]
+    return "\n\n".join(parts)
+
+
+REFERENCES = {
+    "drive": "BPTT's loss pulls\nat the outputs' drive here, as EP's nudge does outside of rho: a "
+    "saturated output feels both.",
+    "state": "BPTT's loss pulls\nat the outputs' state here: it gives no gradient to an output "
+    "that is saturated away from its\ntarget, which EP's nudge wakes in prototypical dynamics.",
+}
+
+
+def _rows(result: GradCheck) -> str:
     rows: dict[tuple[int, str, float], dict[str, Agreement]] = {}
     for found in result.agreements:
         rows.setdefault((found.coupling, found.parameter, found.beta), {})[found.sign] = found
@@ -334,14 +399,7 @@ def table(result: GradCheck) -> str:
         ]
         for (coupling, parameter, beta), signs in sorted(rows.items(), key=_order)
     ]
-    return (
-        f"{result.recipe}: EP against BPTT, {_conditions(result)}\n"
-        f"free phase: last residual {result.residual:.1e}; neurons at rest on 0 or 1 (saturated): "
-        f"{saturated}\n\n{figures.text_table(header, body, left=2)}\n\n"
-        "cos = <ep, bptt> / (|ep| |bptt|): 1 is perfect. dist = |ep - bptt| / |bptt|: 0 is.\n"
-        "EP becomes BPTT as β goes to 0, where the free phase has converged. At an output that is\n"
-        "saturated away from its target it does not: +β wakes it, while BPTT gives it no gradient."
-    )
+    return figures.text_table(header, body, left=2)
 
 
 def _order(row: tuple[tuple[int, str, float], Any]) -> tuple[int, int, float]:
@@ -353,7 +411,8 @@ def _conditions(result: GradCheck) -> str:
     return (
         f"{'trained' if result.trained else 'fresh'} network, seed {result.seed}, "
         f"n = {result.samples} images, {result.dtype}, T = {result.free_steps}, "
-        f"K = {result.steps}, {result.nudge} nudge, β = {result.betas[0]:g}"
+        f"K = {result.steps}, {result.nudge} nudge, β = {result.betas[0]:g}, BPTT at the "
+        f"{result.pulls_at}"
     )
 
 
