@@ -88,6 +88,11 @@ def test_of_equally_good_rates_the_calmest_then_those_that_remember_longest_are_
     calmest = bench.compare([Rates([0.01], [tau]) for tau in by_tau], epochs=1)
     assert calmest == Rates([0.01], [2.0])
     assert bench.best_memory(calmest, epochs=1) == Rates([0.001], [0.2])
+    # However little worse than where it began, it is not recommended; as good as that, it is.
+    start, worse, as_good = (Rates([gamma], [1.0]) for gamma in (0.01, 0.1, 0.01))
+    assert bench.better(start, worse, epochs=1) == start
+    assert bench.better(worse, start, epochs=1) == start
+    assert bench.better(start, as_good, epochs=1) == as_good
 
 
 def test_couplings_come_into_the_band_and_learn_again(tuned: Tuned):
@@ -98,7 +103,9 @@ def test_couplings_come_into_the_band_and_learn_again(tuned: Tuned):
     assert min(near) <= CLOSE
     found, wrong = Rates.of(tuned.recipe), trained[0]
     chosen = [t for t in trained if Rates(t.gamma, t.tau) == found][-1]
-    assert chosen.what == "trained for 2 epochs"
+    assert chosen.what == "trained for 2 epochs" and not tuned.start
+    begun = [t for t in trained if Rates(t.gamma, t.tau) == Rates.of(misplaced(1, 30))][-1]
+    assert begun.what == chosen.what and begun.validation_error >= chosen.validation_error
     assert chosen.validation_error < 20 and wrong.validation_error > 40
     assert wrong.tau == Rates.of(misplaced(1, 30)).tau
 

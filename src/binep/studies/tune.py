@@ -62,10 +62,15 @@ class Trial:
 
 @dataclass(frozen=True)
 class Tuned:
-    """The recipe found, and everything that was tried on the way."""
+    """The recipe found, and everything that was tried on the way.
+
+    Attributes:
+        start: whether nothing is better than the rates of the recipe that it began with.
+    """
 
     recipe: Recipe
     trials: list[Trial]
+    start: bool = False
 
 
 def tune(
@@ -98,9 +103,11 @@ def tune(
     dataset = recipe.load_data(data_dir=data_dir, offline=offline).to(place)
     kept = held_out(recipe)
     bench = _Bench(kept, kept.hold_out(dataset), seed, place, engine, watch, say)
-    candidates = combinations(bench.search_all(batches))
-    best = bench.best_memory(bench.compare([Rates.of(recipe), *candidates], epochs), epochs)
-    return Tuned(_written(recipe, best), bench.trials)
+    start, candidates = Rates.of(recipe), combinations(bench.search_all(batches))
+    best = bench.best_memory(bench.compare([start, *candidates], epochs), epochs)
+    # What looked good for fewer epochs, or was good but for chance, must not be worse in the end.
+    best = bench.better(start, best, epochs)
+    return Tuned(_written(recipe, best), bench.trials, start=best == start)
 
 
 @dataclass(frozen=True)
@@ -237,6 +244,11 @@ class _Bench:
         longest = min(self._good(trials), key=lambda trial: sum(trial.gamma))
         return Rates(longest.gamma, longest.tau)
 
+    def better(self, start: Rates, found: Rates, epochs: int) -> Rates:
+        """What was found, unless the rates that all began with read fewer images wrong."""
+        errors = [self._train(each, epochs).validation_error for each in (start, found)]
+        return start if errors[0] < errors[1] else found
+
     def _calmest(self, trials: Sequence[Trial]) -> Rates:
         """The rates with fewest flips among those that are good."""
         calmest = min(self._good(trials), key=lambda trial: sum(trial.pi))
@@ -372,7 +384,8 @@ def render(tuned: Tuned) -> str:
             "",
             "pi of a probe: flips of its busier half, extrapolated to an epoch. Errors in %; "
             f"validation: the last {count} training images.",
-            f"found: gamma = {keys.gamma}, tau = {keys.tau}",
+            f"found: gamma = {keys.gamma}, tau = {keys.tau}"
+            + (", those it began with: nothing better was found" if tuned.start else ""),
         ]
     )
 
