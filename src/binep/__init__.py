@@ -67,9 +67,22 @@ _HOME = {
 }
 
 
+def _module(name: str) -> Any:
+    """A module of binep, which binep-runtime may not have."""
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        raise ModuleNotFoundError(
+            f"{name} is not part of binep-runtime, which only runs packed files: pip install binep",
+            name=name,
+        ) from None
+
+
 def __getattr__(name: str) -> Any:
     if name in _HOME:
-        value = getattr(import_module(f"binep.{_HOME[name]}"), name)
+        value = getattr(_module(f"binep.{_HOME[name]}"), name)
         globals()[name] = value
         return value
     if not name.startswith("_") and find_spec(f"binep.{name}") is not None:

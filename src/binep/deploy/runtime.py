@@ -38,8 +38,13 @@ def load(path: str | Path, *, kernels: bool | None = None) -> Any:
     try:
         if not saved:
             return Runtime(packed.loads(content), kernels=kernels)
-        from binep.core.saving import loads
-
+        try:
+            from binep.core.saving import loads
+        except ModuleNotFoundError:
+            raise BinepError(
+                "a saved network needs torch: pip install binep; allowed here is what binep export "
+                "wrote"
+            ) from None
         return loads(content)
     except BinepError as error:
         raise BinepError(f"{path}: {error}") from None
