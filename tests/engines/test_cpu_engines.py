@@ -25,15 +25,18 @@ CONV = ({"above": 9, "kernel": 3, "padding": 1, "pool": 2},)
 RATES = {"gamma": 1e-2, "tau": 1e-4, "lr_bias": 1e-3}
 BITS = Case(3, (30,), dense=(130,), per_class=5)
 REAL = replace(BITS, bits=False, per_class=2, norm=0.35)
+IN_TURN = {"updates": "alternating"}
+ALONE = replace(BITS, threshold=0.1, options={"dynamics": "hopfield"}, learning={"beta": 1.0})
 
 
 # --- packed -------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("kind", [BITS, ALONE], ids=["energy", "hopfield"])
 @pytest.mark.parametrize("convs", [(), CONVS], ids=["dense", "conv"])
-def test_many_mini_batches_keep_their_bits(convs: tuple):
+def test_many_mini_batches_keep_their_bits(convs: tuple, kind: Case):
     shape, dense = ((1, 8, 9), (64,)) if convs else ((30,), (130, 65))
-    case = replace(BITS, input_shape=shape, convs=convs, dense=dense, learn_scale=True)
+    case = replace(kind, input_shape=shape, convs=convs, dense=dense, learn_scale=True)
     case = replace(case, rates={"lr_scale": 1e-5, "lr_bias": 1e-3}, sizes=(8,) * 30)
     assert assert_bits_agree(case, "packed") > 100
 
@@ -63,14 +66,22 @@ def test_momentum_folds_and_thresholds_fall():
 @pytest.mark.parametrize("convs", [(), CONV], ids=["dense", "conv"])
 @pytest.mark.parametrize(
     ("engine", "case", "part"),
-    [("packed", BITS, 0.2), ("delta", REAL, 0.6), ("delta", replace(REAL, dense=(60, 40)), 0.6)],
+    [
+        ("packed", BITS, 0.2),
+        ("packed", ALONE, 0.2),
+        ("delta", REAL, 0.6),
+        ("delta", replace(REAL, dense=(60, 40)), 0.6),
+        ("delta", replace(REAL, options=IN_TURN), 0.4),
+        ("delta", replace(REAL, options=IN_TURN, dense=(60, 40)), 0.4),
+    ],
 )
 def test_steps_that_change_nothing_are_not_taken(
     engine: str, case: Case, part: float, convs: tuple
 ):
     shape = (1, 8, 9) if convs else (30,)
     steps = {"free_steps": 201, "nudged_steps": 9}
-    case = replace(case, input_shape=shape, convs=convs, learning=steps, sizes=(12,))
+    learning = {**case.learning, **steps}
+    case = replace(case, input_shape=shape, convs=convs, learning=learning, sizes=(12,))
     one = build(case, engine).engine
     assert isinstance(one, CountsActivity)
     for x, labels in case.batches():
@@ -80,11 +91,14 @@ def test_steps_that_change_nothing_are_not_taken(
     assert (one.activity.events > 0) == case.bits
 
 
+@pytest.mark.parametrize("options", [{}, IN_TURN], ids=["at-once", "in-turn"])
 @pytest.mark.parametrize("hidden", [(40,), (60, 40)], ids=["shallow", "deep"])
 @pytest.mark.parametrize("tolerance", [1e-2, 1e-3])
-def test_delta_ends_a_mini_batch_when_the_reference_does(tolerance: float, hidden: tuple):
+def test_delta_ends_a_mini_batch_when_the_reference_does(
+    tolerance: float, hidden: tuple, options: dict
+):
     steps = {"tolerance": tolerance, "free_steps": 90, "nudged_steps": 40, "sign": "centered"}
-    case = replace(REAL, dense=hidden, learning=steps, sizes=(9, 9))
+    case = replace(REAL, options=options, dense=hidden, learning=steps, sizes=(9, 9))
     pair = build(case, "reference"), build(case, "delta")
     for x, labels in case.batches():
         for each in pair:

@@ -283,7 +283,8 @@ DELTA_UNIT = 2.0**-15
 CUDA_UNIT = 2.0**-11
 
 RESTS = {"learning.free_steps": [60], "learning.nudged_steps": [4, 9]}
-DELTA = cases(50, {**REAL, **RESTS, **REAL_SIZES}, SHAPES, **MIDDLING)
+ORDERS = {"options.updates": ["simultaneous", "alternating"]}
+DELTA = cases(50, {**REAL, **RESTS, **REAL_SIZES, **ORDERS}, SHAPES, **MIDDLING)
 CUDA_REAL = (
     cases(60, {**REAL, **IN_TURN, **RESTS, **REAL_SIZES}, SHAPES, **MIDDLING)
     if GPU

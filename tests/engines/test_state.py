@@ -24,13 +24,20 @@ FLAT = ({"above": 9, "kernel": 3, "padding": 1, "pool": 1},)  # nothing that rou
 RATES = {"gamma": 0.1, "tau": 1e-4}
 BITS = Case(2, (30,), dense=(70,), per_class=5, rates=RATES, sizes=(8,) * 6)
 REAL = replace(BITS, bits=False, norm=0.35, learning={"free_steps": 40})
+ALONE = replace(BITS, threshold=0.1, options={"dynamics": "hopfield"}, learning={"beta": 1.0})
 SHORT = {"free_steps": 4, "nudged_steps": 2}
 CASES = {
-    "packed": (BITS, replace(BITS, input_shape=(1, 8, 9), convs=CONV)),
+    "packed": (
+        BITS,
+        replace(BITS, input_shape=(1, 8, 9), convs=CONV),
+        ALONE,
+        replace(ALONE, input_shape=(1, 8, 9), convs=CONV),
+    ),
     "delta": (
         REAL,
         replace(REAL, dense=(50, 40)),
         replace(REAL, input_shape=(1, 8, 9), convs=FLAT, dense=(40,)),
+        replace(REAL, options={"updates": "alternating"}, dense=(50, 40)),
     ),
     "cuda": (
         replace(BITS, input_shape=(12,), dense=(10,), learning=SHORT, sizes=(2,) * 5),

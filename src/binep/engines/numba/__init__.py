@@ -51,6 +51,7 @@ DELTA = Capabilities(
     weights=frozenset({BinaryWeight}),
     neurons=frozenset({HardSigmoid}),
     dynamics=frozenset({Prototypical}),
+    updates=frozenset({"simultaneous", "alternating"}),
     learning=frozenset({EquilibriumPropagation}),
     margin=frozenset(),
     device="cpu",

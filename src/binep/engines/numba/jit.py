@@ -17,7 +17,8 @@ import torch
 # Functions that only kernels call. Without wrappers for Python they compile much faster, and
 # without counting references (`_nrt`) they run much faster; but they cannot make arrays.
 _jit: Any = numba.njit
-inner: Any = _jit(error_model="numpy", _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+_INNER = dict.fromkeys(("no_cpython_wrapper", "no_cfunc_wrapper"), True) | {"_nrt": False}
+inner: Any = _jit(error_model="numpy", **_INNER)
 
 
 def _folder() -> Path:
@@ -59,8 +60,11 @@ def kernel(function: Any, fastmath: set[str] | bool = False) -> Any:
         numba.config.CACHE_DIR = before  # type: ignore[attr-defined]
 
 
-# Kernels that may take liberties with the order of float32 operations, but none with NaN.
-fast = functools.partial(kernel, fastmath={"reassoc", "contract", "nsz"})
+# Kernels, and what only they call, that may take liberties with the order of float32 operations,
+# but none with NaN.
+_LIBERTIES = {"reassoc", "contract", "nsz"}
+fast = functools.partial(kernel, fastmath=_LIBERTIES)
+fast_inner: Any = _jit(error_model="numpy", fastmath=_LIBERTIES, **_INNER)
 
 
 def compiled(dispatcher: Any) -> bool:

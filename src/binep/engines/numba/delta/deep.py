@@ -5,6 +5,8 @@ Numbers travel as integers. A neuron's activity is sent as an integer `sent`, a 
 The shift belongs to a sample and step: it is the smallest that holds the largest difference. Sums
 over what was sent are exact in int32; the neurons' own arithmetic is float32. A difference of less
 than one unit is not sent, so that neurons which have settled are silent instead of trembling.
+Where layers move in turn only those of one turn listen at a time, so that every coupling is used in
+one direction: a sweep of all turns costs one step.
 
 Layers are (batch, places * channels), channels last. Kernels run on every n-th sample of those
 that still move: row k of what travels belongs to sample `order[k]`.
@@ -200,9 +202,12 @@ class Deep(Relaxer):
             return np.zeros((batch, size), kind)
 
         layers, links = [], []
+        activity, turns = min(max(initial, 0.0), 1.0), self.network.turns
         for n, size in enumerate(self.sizes):
-            # All neurons start alike: what they first send is one number, sent exactly.
-            whole, shift = int(min(max(initial, 0.0), 1.0) * self.units[n] + 0.5), 0
+            # All neurons start alike: what they first send is one number, sent exactly. What moves
+            # before anybody has listened starts from nothing.
+            unheard = len(turns) > 1 and n in turns[0]
+            whole, shift = int((0.0 if unheard else activity) * self.units[n] + 0.5), 0
             while whole >> shift > 127:
                 shift += 1
             byte = whole >> shift
@@ -217,9 +222,28 @@ class Deep(Relaxer):
             sums, shift = room(self.maps[n]), np.zeros(batch, np.int32)
             field = Sent(room(size), shift, room(size, np.uint8), ZERO_POINT)
             pooled, winners = room(above) if conv else sums, room(above if conv else 0, np.uint8)
+            if conv and activity > 0 and len(turns) > 1 and n - 1 in turns[0]:
+                winners[:] = self._first_winners(n)
             links.append(Link(sums, pooled, winners, room(below), field))
         first = channels_last(clamped.drive).contiguous().numpy()
         return Standing(first, np.arange(batch), layers, links)
+
+    def _first_winners(self, n: int) -> Array:
+        """Where a convolution's pools find the most while all neurons below are still alike."""
+        coupling, above = self.couplings[n], self.sizes[n]
+        assert isinstance(coupling, Filters)
+        alike = torch.full((1, self.sizes[n - 1]), 1 + ZERO_POINT, dtype=torch.uint8)
+        one, zero = np.zeros(1, np.int64), np.zeros(1, np.int32)
+        sums = np.zeros((1, self.maps[n]), np.int32)
+        up = _NO_UP._replace(sums=sums, news=coupling.up(alike).numpy(), shift=zero)
+        pooled, winners = np.empty((1, above), np.int32), np.empty((1, above), np.uint8)
+        field, scratch = Sent(sums, zero, alike.numpy(), 0), np.empty((1, 1), np.float32)
+        pooling = pooled, winners, pooled, self.scales[n].share
+        run_shares(
+            pool_share, one, _pool(coupling), True, False, up, *pooling, field, one,
+            np.repeat(scratch, 2 * kernel_threads(), 0),
+        )  # fmt: skip
+        return winners
 
     def states(self, standing: Standing) -> list[Tensor]:
         return [
@@ -243,7 +267,8 @@ class Deep(Relaxer):
             taken += len(order)
             still = np.ones(len(order), np.int64)
             changes = np.zeros(len(order) if measured else 0, np.float32)
-            self._step(standing, target, rest, how, still, changes, scratch)
+            for turn in self.network.turns:
+                self._move(standing, turn, target, rest, how, still, changes, scratch)
             if measured:
                 residual = float(changes.max())
                 if tolerance is not None and residual <= np.float32(tolerance):
@@ -274,36 +299,36 @@ class Deep(Relaxer):
             layer.send(delta)
         standing.order = np.arange(batch)
 
-    def _step(
-        self, standing: Standing, target: Array, rest: Array, how: Nudging, still: Array,
-        changes: Array, scratch: Array,
+    def _move(
+        self, standing: Standing, turn: range, target: Array, rest: Array, how: Nudging,
+        still: Array, changes: Array, scratch: Array,
     ) -> None:  # fmt: skip
-        """All layers move at once: first what they have sent arrives, then they choose the next."""
+        """Layers move at once: first what was sent to them arrives, then they choose the next."""
         order, layers, scales = standing.order, standing.layers, self.scales
-        ups, downs = [_NO_UP], []
+        ups, downs = {0: _NO_UP}, {len(layers) - 1: _NO_DOWN}
         for n, link in enumerate(standing.links, start=1):
             coupling, below, above = self.couplings[n], layers[n - 1], layers[n]
             assert coupling is not None
+            listens_up, listens_down = n in turn, n - 1 in turn
             # Shifts are copied: those of what has come, while the layers choose the next ones.
-            up = Drive(
-                link.sums, coupling.up(below.delta).numpy(), below.to.shift.copy(),
-                scales[n].gain, scales[n].bias,
-            )  # fmt: skip
+            news = coupling.up(below.delta).numpy() if listens_up else _NO_FLOATS
+            scale = scales[n].gain, scales[n].bias
+            ups[n] = Drive(link.sums, news, below.to.shift.copy(), *scale)
             delta, shift = above.delta, above.to.shift.copy()
             if isinstance(coupling, Filters):
-                delta, shift = (
-                    torch.empty(len(order), self.maps[n], dtype=torch.uint8),
-                    link.field.shift,
-                )
+                size = self.maps[n] if listens_down else 0
+                delta, shift = torch.empty(len(order), size, dtype=torch.uint8), link.field.shift
                 field = link.field._replace(delta=delta.numpy())
                 pooling = link.pooled, link.winners, above.to.sent, scales[n].share
-                args = order, _pool(coupling), up, *pooling, field, still, scratch
+                directions = listens_up, listens_down
+                args = order, _pool(coupling), *directions, ups[n], *pooling, field, still, scratch
                 run_shares(pool_share, *args)
-                up = up._replace(sums=link.pooled, news=_NO_SUMS)
-            ups.append(up)
-            fallen = coupling.down(delta).numpy()
-            downs.append(Drive(link.down, fallen, shift, scales[n].down, _NO_SCALES))
-        for n, (layer, up, down) in enumerate(zip(layers, ups, [*downs, _NO_DOWN], strict=True)):
+                ups[n] = ups[n]._replace(sums=link.pooled, news=_NO_SUMS)
+            if listens_down:
+                fallen = coupling.down(delta).numpy()
+                downs[n - 1] = Drive(link.down, fallen, shift, scales[n].down, _NO_SCALES)
+        for n in turn:
+            layer, up, down = layers[n], ups[n], downs[n]
             first = _NO_FLOATS if n else standing.first
             outputs = target, rest, how if down is _NO_DOWN else FREE
             args = layer.state, layer.to, np.float32(self.units[n]), *outputs
@@ -401,12 +426,16 @@ def advance_share(
 
 
 @fast
-def pool_share(order, pool, up, pooled, winners, sent, share, to, still, scratch, threads, thread):
+def pool_share(
+    order, pool, upwards, downwards, up, pooled, winners, sent, share, to, still, scratch,
+    threads, thread,
+):  # fmt: skip
     """Add up a convolution's map, pool it, and send what the layer above sends back through it.
 
     That is a field on the map: each neuron's activity times its channel's scale, at the switch.
 
     Args:
+        upwards, downwards: whether to do the one, and whether to do the other.
         up: what the convolution made of the differences, on the map; see `Drive`.
         pooled, winners: (batch, neurons), get the pools' sums and the places of the winners in
             their pools; on a tie the first.
@@ -421,25 +450,32 @@ def pool_share(order, pool, up, pooled, winners, sent, share, to, still, scratch
     where = np.empty(channels, np.uint8)
     for k in range(thread, len(order), threads):
         b = order[k]
-        _take_in(up, b, k)
         here, mine = up.sums[b], to.sent[b]
-        for i in range(len(mine)):
-            differences[i] = -mine[i]
+        if upwards:
+            _take_in(up, b, k)
+        if downwards:
+            for i in range(len(mine)):
+                differences[i] = -mine[i]
         for y in range(pool.rows):
             for x in range(pool.cols):
                 corner = y * side * row + x * side * channels
                 at = (y * pool.cols + x) * channels
-                best[:] = here[corner : corner + channels]
-                where[:] = 0
-                for n in range(1, side * side):
-                    place = corner + n // side * row + n % side * channels
-                    values = here[place : place + channels]
-                    for c in range(channels):
-                        more = wins(values[c], best[c])
-                        best[c] = values[c] if more else best[c]
-                        where[c] = np.uint8(n) if more else where[c]
-                pooled[b, at : at + channels] = best
-                winners[b, at : at + channels] = where
+                if upwards:
+                    best[:] = here[corner : corner + channels]
+                    where[:] = 0
+                    for n in range(1, side * side):
+                        place = corner + n // side * row + n % side * channels
+                        values = here[place : place + channels]
+                        for c in range(channels):
+                            more = wins(values[c], best[c])
+                            best[c] = values[c] if more else best[c]
+                            where[c] = np.uint8(n) if more else where[c]
+                    pooled[b, at : at + channels] = best
+                    winners[b, at : at + channels] = where
+                else:
+                    where[:] = winners[b, at : at + channels]
+                if not downwards:
+                    continue
                 values = sent[b, at : at + channels]
                 for n in range(side * side):
                     place = corner + n // side * row + n % side * channels
@@ -447,6 +483,7 @@ def pool_share(order, pool, up, pooled, winners, sent, share, to, still, scratch
                     for c in range(channels):
                         a = np.int32(np.float32(values[c]) * share[c] + np.float32(0.5))
                         wanted[c] += a if where[c] == n else np.int32(0)
-        _send(differences, to, b, k)
-        if to.shift[b]:
-            still[k] = 0
+        if downwards:
+            _send(differences, to, b, k)
+            if to.shift[b]:
+                still[k] = 0

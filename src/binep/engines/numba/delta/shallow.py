@@ -13,7 +13,7 @@ from binep.core.kinds import is_one_of
 from binep.core.network import Clamped, Network
 from binep.core.plan import PhasePlan
 from binep.engines.numba.delta.relaxer import Nudging, Relaxer, Settled, nudged, nudging
-from binep.engines.numba.jit import fast, run_shares
+from binep.engines.numba.jit import fast, fast_inner, run_shares
 from binep.engines.numba.rules import clamp, sent
 
 Array = Any
@@ -83,15 +83,37 @@ class Shallow(Relaxer):
         bias = np.zeros(outputs, np.float32) if bias is None else bias.detach().numpy()
         upper = self.synapses, np.float32(self.upper.scale.item()), bias
         state = standing.hidden, standing.top
-        args = steps, target, how, self.early_stop, trace, taken
+        in_turn = len(self.network.turns) > 1
+        args = steps, target, how, in_turn, self.early_stop, trace, taken
         run_shares(settle_share, standing.first, *upper, *state, *args)
         return trace, taken
 
 
+@fast_inner
+def _add_products(synapses, m, start, here, sums):
+    """Add to `ROWS` sums from the m-th on what a block of hidden neurons sends them."""
+    stop = start + len(here)
+    w0, w1, w2 = synapses[m, start:stop], synapses[m + 1, start:stop], synapses[m + 2, start:stop]
+    w3, w4 = synapses[m + 3, start:stop], synapses[m + 4, start:stop]
+    n0, n1, n2, n3, n4 = _ZERO, _ZERO, _ZERO, _ZERO, _ZERO
+    for i in range(len(here)):
+        a = here[i]
+        n0 += w0[i] * a
+        n1 += w1[i] * a
+        n2 += w2[i] * a
+        n3 += w3[i] * a
+        n4 += w4[i] * a
+    sums[m] += n0
+    sums[m + 1] += n1
+    sums[m + 2] += n2
+    sums[m + 3] += n3
+    sums[m + 4] += n4
+
+
 @fast
 def settle_share(
-    first, synapses, gain, bias, hidden, top, steps, target, how, early_stop, trace, taken,
-    threads, thread,
+    first, synapses, gain, bias, hidden, top, steps, target, how, in_turn, early_stop, trace,
+    taken, threads, thread,
 ):  # fmt: skip
     """Relax networks of one hidden layer, in place, without ever leaving the cache.
 
@@ -103,7 +125,8 @@ def settle_share(
         synapses: the signs of the upper coupling, (outputs, hidden), float32, with rows of zeros up
             to a multiple of `ROWS`. gain: its scale. bias: (outputs,).
         hidden, top: states, (batch, hidden) and (batch, outputs), changed.
-        target: (batch, outputs). early_stop: whether to use that.
+        target: (batch, outputs). in_turn: whether the output moves after the hidden layer, and not
+            with it. early_stop: whether to use what was said above.
         trace: (batch, steps), gets the largest change in each step, every step being run; or
             (batch, 1), which gets that of the last step.
         taken: (batch,), gets the number of steps that were run.
@@ -141,6 +164,12 @@ def settle_share(
                         sends[m + 4],
                     )
                     n0, n1, n2, n3, n4 = _ZERO, _ZERO, _ZERO, _ZERO, _ZERO
+                    if in_turn:
+                        for i in range(len(here)):
+                            drives[i] += (
+                                w0[i] * a0 + w1[i] * a1 + w2[i] * a2 + w3[i] * a3 + w4[i] * a4
+                            )
+                        continue
                     for i in range(len(here)):
                         a = here[i]
                         n0 += w0[i] * a
@@ -159,6 +188,8 @@ def settle_share(
                         change = max(change, abs(clamp(drives[i]) - here[i]))
                 for i in range(len(here)):
                     here[i] = clamp(drives[i])
+                for m in range(0, rows if in_turn else 0, ROWS):
+                    _add_products(synapses, m, start, here, sums)
             for m in range(outputs):
                 drive = gain * sums[m] + bias[m]
                 value = clamp(drive)
