@@ -1,10 +1,12 @@
 """Recipes: what ships is what spec says, and every mistake is one line that names its key."""
 
 import json
+import os
 import random
 import re
 import tomllib
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -365,7 +367,7 @@ def test_broken_files_are_refused(text: str, message: str, tmp_path, monkeypatch
 def test_unknown_recipes_and_missing_files_are_refused():
     with pytest.raises(BinepError, match="unknown recipe 'mnist-1fc'.*did you mean 'mnist-1fc"):
         recipes.load("mnist-1fc")
-    with pytest.raises(BinepError, match="nowhere.toml: No such file"):
+    with pytest.raises(BinepError, match="nowhere.toml: there is no such file"):
         recipes.load("nowhere.toml")
 
 
@@ -408,3 +410,99 @@ def test_two_hundred_mutated_files_give_a_recipe_or_one_line():
             refused += 1
             assert "\n" not in str(error)
     assert refused > 100
+
+
+# --- what is not to be taken at its word ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "network.dense=[16777216, 16777216]",
+        "network.conv=[65536, 65536]",
+        "training.batch_size=16777216",
+    ],
+)
+def test_what_does_not_fit_into_memory_is_told_before_it_is_built(override: str):
+    name = "digits-conv-w" if "conv" in override else "digits-1fc-w"
+    kernel = ["network.kernel=1"] if "conv" in override else []
+    rates = ["optimizer.gamma=1e-4", "optimizer.tau=1e-6", "optimizer.lr_bias=0.1"]
+    recipe = recipes.load(name, [override, *kernel, *rates])  # reading it takes nothing
+    with pytest.raises(
+        BinepError, match=f"{name}.* would take at least .* GB of memory, this machine"
+    ):
+        recipe.build_network()
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "network.dense=[100000000]",
+        "network.per_class=100000000",
+        "learning.free_steps=1000000",
+        "learning.nudged_steps=1000000",
+        "training.epochs=1000000000000",
+        "training.batch_size=1000000000000",
+        "data.crop=1000000",
+    ],
+)
+def test_sizes_have_an_end(override: str):
+    with pytest.raises(BinepError, match=r"allowed is .* at most \d+"):
+        recipes.load("digits-1fc-w", [override])
+
+
+@pytest.mark.parametrize("key", ["kernel", "padding", "pool"])
+def test_sizes_of_a_convolution_have_an_end(key: str):
+    with pytest.raises(BinepError, match=f"network.{key}=100000.* at most 4096"):
+        recipes.load("digits-conv-w", [f"network.{key}=100000"])
+
+
+@pytest.mark.parametrize("text", ["plain", "a \x7f b", 'quotes " and \\', "tab\tline\n", "é 😀"])
+def test_any_text_is_read_back_as_it_was(text: str, tmp_path: Path):
+    recipe = replace(recipes.load("digits-1fc-w"), summary=text)
+    (tmp_path / "recipe.toml").write_text(recipes.dumps(recipe), "utf-8", newline="")
+    assert recipes.load(tmp_path / "recipe.toml") == recipe
+
+
+@pytest.mark.parametrize("name", ["a\x1b[2J", "del\x7f", "csi\x9b1m", "back\u202ewards"])
+def test_a_name_does_not_steer_a_terminal(name: str):
+    table = tomllib.loads(recipes.dumps(recipes.load("digits-1fc-w")))
+    with pytest.raises(BinepError, match="allowed is what a folder can be called"):
+        recipes.from_table({**table, "name": name})
+
+
+def test_text_that_utf8_cannot_write_is_told():
+    table = tomllib.loads(recipes.dumps(recipes.load("digits-1fc-w")))
+    with pytest.raises(BinepError, match=r"summary=.*allowed is text that UTF-8 can write"):
+        recipes.from_table({**table, "summary": "half of \udc80"})
+
+
+@pytest.mark.parametrize("text", ["a = " + "[" * 100_000, "a = " + "9" * 5000])
+def test_a_file_that_python_chokes_on_is_no_recipe(text: str, tmp_path: Path):
+    (tmp_path / "odd.toml").write_text(text)
+    with pytest.raises(BinepError, match="odd.toml: "):
+        recipes.load(tmp_path / "odd.toml")
+
+
+def test_a_recipe_is_a_file_of_a_recipes_size(tmp_path: Path):
+    (tmp_path / "large.toml").write_bytes(b"#" * (2 << 20))
+    with pytest.raises(BinepError, match="large.toml: .* bytes, allowed are"):
+        recipes.load(tmp_path / "large.toml")
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(tmp_path / "pipe.toml")
+        with pytest.raises(BinepError, match="pipe.toml: it is not a file"):
+            recipes.load(tmp_path / "pipe.toml")
+
+
+def test_forty_recipes_that_extend_each_other_are_too_many(tmp_path: Path):
+    for n in range(40):
+        (tmp_path / f"{n}.toml").write_text(f'extends = "{tmp_path / str(n + 1)}.toml"\n')
+    with pytest.raises(BinepError, match="more than 20 recipes extend each other"):
+        recipes.load(tmp_path / "0.toml")
+
+
+@pytest.mark.parametrize("name", ["", "x" * 60, "x" * 5000])
+def test_a_name_that_is_none_does_not_list_all_recipes(name: str):
+    with pytest.raises(BinepError) as error:
+        recipes.load(name)
+    assert len(str(error.value)) < 250 and "There are" in str(error.value)

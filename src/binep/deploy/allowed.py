@@ -19,6 +19,7 @@ from binep.core.limits import (
     MOST_PRODUCTS,
     MOST_STEPS,
     MOST_SYNAPSES,
+    MOST_WIDTH,
     SMALLEST,
 )
 from binep.errors import BinepError
@@ -151,9 +152,9 @@ COUPLING: dict[str, Kind] = {
     "kind": Word(KINDS),
     "below": _SIZE,
     "above": _SIZE,
-    "kernel": Whole(1, 4096),
-    "padding": Whole(0, 4096),
-    "pool": Whole(1, 4096),
+    "kernel": Whole(1, MOST_WIDTH),
+    "padding": Whole(0, MOST_WIDTH),
+    "pool": Whole(1, MOST_WIDTH),
     "weights": Word(WEIGHTS),
     "bias": Truth(),
 }

@@ -29,6 +29,14 @@ from binep.core.gradients import (
     Learning,
 )
 from binep.core.imperfect import Imperfections, ImperfectNetwork, imperfect_optimizers
+from binep.core.limits import (
+    MOST_CHANNELS,
+    MOST_EPOCHS,
+    MOST_NEURONS,
+    MOST_STEPS,
+    MOST_WIDTH,
+)
+from binep.core.memory import check_fits
 from binep.core.network import COSTS, DYNAMICS, SENDS, UPDATES, Network
 from binep.core.neurons import HardSigmoid, Heaviside, Neuron
 from binep.core.optim import RATES, Optimizers, assign_optimizers
@@ -38,6 +46,7 @@ from binep.data import DATASETS, Augmentation, Dataset, Folder, Source
 from binep.data import load as load_dataset
 from binep.data.own import TEST_SHARE, Facts, facts_of, read_once
 from binep.errors import BinepError, choose
+from binep.files import read_text
 from binep.registry import loggers
 from binep.training.layers import COUPLING, OF_LAYERS, Layer, neurons_of, stacked
 
@@ -45,6 +54,7 @@ OWN = "own"
 OF_CONV = ("kernel", "padding", "pool")
 CHAIN = ("conv", "dense", *OF_CONV)  # what `network.layers` stands in place of
 MOST_PARENTS = 20
+MOST_BYTES = 1 << 20  # of a recipe's file
 PerCoupling = float | list[float]
 PerConv = int | list[int]
 
@@ -125,6 +135,7 @@ class DataKeys:
         0,
         example=4,
         low=0,
+        high=MOST_WIDTH,
     )
     validation: int = _key(
         "The last so many training images are kept out of training and tested on, in place of the "
@@ -199,15 +210,29 @@ class NetworkKeys:
     """Layers, neurons and dynamics. Convolutions come first, then dense layers, then the output."""
 
     conv: list[int] = _key(
-        "Channels of each convolution with max-pooling.", [], example=[32, 64], low=1
+        "Channels of each convolution with max-pooling.",
+        [],
+        example=[32, 64],
+        low=1,
+        high=MOST_CHANNELS,
     )
-    kernel: PerConv = _key("Width of the convolutions' kernels.", 5, example=[5, 3], low=1)
+    kernel: PerConv = _key(
+        "Width of the convolutions' kernels.", 5, example=[5, 3], low=1, high=MOST_WIDTH
+    )
     padding: PerConv = _key(
-        "Width of the border of zeros around the convolutions' input.", 0, example=2, low=0
+        "Width of the border of zeros around the convolutions' input.",
+        0,
+        example=2,
+        low=0,
+        high=MOST_WIDTH,
     )
-    pool: PerConv = _key("Width and stride of the max-pooling.", 1, example=2, low=1)
-    dense: list[int] = _key("Neurons of each hidden dense layer.", [], example=[4096], low=1)
-    per_class: int = _key("Output neurons per class.", 1, example=10, low=1)
+    pool: PerConv = _key(
+        "Width and stride of the max-pooling.", 1, example=2, low=1, high=MOST_WIDTH
+    )
+    dense: list[int] = _key(
+        "Neurons of each hidden dense layer.", [], example=[4096], low=1, high=MOST_NEURONS
+    )
+    per_class: int = _key("Output neurons per class.", 1, example=10, low=1, high=MOST_NEURONS)
     weights: str = _key(
         "'binary': W = alpha w with w = -1 or +1, learnt by flips. 'real': learnt by SGD.",
         "binary",
@@ -336,9 +361,12 @@ class LearningKeys:
     method: str = _key(
         "'ep' or, as a baseline, 'bptt'.", "ep", example="bptt", choices=("ep", "bptt")
     )
-    free_steps: int = _key("T, time steps of the free phase.", example=50, low=1)
+    free_steps: int = _key("T, time steps of the free phase.", example=50, low=1, high=MOST_STEPS)
     nudged_steps: int = _key(
-        "K, time steps of a nudged phase; for BPTT steps to go back through.", example=10, low=1
+        "K, time steps of a nudged phase; for BPTT steps to go back through.",
+        example=10,
+        low=1,
+        high=MOST_STEPS,
     )
     beta: float = _key("Strength of the nudge; not 0.", 0.3, example=0.5)
     sign: str = _key(
@@ -413,7 +441,8 @@ class OptimizerKeys:
 
 LONGEST_NAME = 200
 # Runs are kept in folders of that name.
-NAMES = re.compile(rf"(?!\.)[^/\\\x00-\x1f]{{1,{LONGEST_NAME}}}")
+NAMES = re.compile(rf"(?!\.)[^/\\\x00-\x1f\x7f-\x9f\u2028-\u202e\ud800-\udfff]{{1,{LONGEST_NAME}}}")
+_LONE = re.compile("[\ud800-\udfff]")  # halves of characters: names of files may hold some
 SHAPES = ("exponential", "linear", "cosine")
 
 
@@ -486,8 +515,8 @@ class ScheduleKeys:
 class TrainingKeys:
     """For how long, and in which portions."""
 
-    epochs: int = _key("Number of epochs.", example=50, low=1)
-    batch_size: int = _key("Samples in a mini-batch.", 64, example=20, low=1)
+    epochs: int = _key("Number of epochs.", example=50, low=1, high=MOST_EPOCHS)
+    batch_size: int = _key("Samples in a mini-batch.", 64, example=20, low=1, high=MOST_NEURONS)
     drop_last: bool = _key(
         "Whether an epoch leaves out a smaller last mini-batch, whose samples would weigh more.",
         False,
@@ -608,7 +637,13 @@ class Recipe:
         return dataset.holdout(self.data.validation) if self.data.validation else dataset
 
     def build_network(self, generator: torch.Generator | None = None) -> Network:
-        """A fresh network, float32 on the CPU, with every draw from `generator`."""
+        """A fresh network, float32 on the CPU, with every draw from `generator`.
+
+        One that does not fit into memory is refused before it takes any.
+        """
+        if torch.get_default_device().type != "meta":
+            with torch.device("meta"):
+                check_fits(self.build_network(), self.training.batch_size, f"recipe {self.name}")
         keys, source = self.network, self.source
         binary = keys.weights == "binary"
         shape, outputs = tuple(source.image_shape), source.classes * keys.per_class
@@ -758,7 +793,8 @@ def _read_table(name: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
         fallback = name
     try:
         table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    # Numbers of a million digits, and lists in lists in lists, are other errors than TOML's own.
+    except (ValueError, RecursionError) as error:
         raise BinepError(f"recipe {name}: not valid TOML: {error}") from None
     base = table.pop("extends", None)
     table.setdefault("name", fallback)
@@ -784,11 +820,9 @@ def _leave_out_other_chain(below: dict[str, Any], above: dict[str, Any]) -> None
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_text("utf-8")
-    except OSError as error:
-        raise BinepError(f"recipe {path}: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        raise BinepError(f"recipe {path}: not a text file in UTF-8") from None
+        return read_text(path, MOST_BYTES)
+    except BinepError as error:
+        raise BinepError(f"recipe {str(error).removeprefix('cannot read ')}") from None
 
 
 def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
@@ -822,7 +856,7 @@ def _override(table: dict[str, Any], override: str) -> None:
 def _value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text.strip()
 
 
@@ -914,6 +948,8 @@ def _limit(value: Any, hint: Any, spec: Field, path: str, whole: Any) -> None:
             choose(value, choices_of(spec), path)
         except BinepError as error:
             raise BinepError(str(error).replace("unknown ", "", 1).replace(" ", "=", 1)) from None
+    if isinstance(value, str) and not value.isprintable() and _LONE.search(value):
+        raise BinepError(f"{path}={_show(value)}: allowed is text that UTF-8 can write")
     if isinstance(value, str | bool | dict):
         return
     fits = (
@@ -1011,6 +1047,9 @@ def _resolve(recipe: Recipe) -> Recipe:
                     raise BinepError(f"{name} with learning.method='bptt': allowed is 'ep'")
     except BinepError as error:
         raise BinepError(f"recipe {recipe.name}: {error}") from None
+    except (RuntimeError, OverflowError) as error:  # more than torch can count
+        reason = str(error).partition("\n")[0]
+        raise BinepError(f"recipe {recipe.name}: its network is too large ({reason})") from None
     learning_by_ep = isinstance(learning, EquilibriumPropagation)
     return replace(
         recipe,
@@ -1156,8 +1195,9 @@ def toml(value: Any) -> str:
         return f"{{ {pairs} }}" if pairs else "{}"
     if isinstance(value, list):
         return f"[{', '.join(map(toml, value))}]"
-    # JSON's strings, numbers and booleans are TOML's; both write floats in full.
-    return json.dumps(value, ensure_ascii=False)
+    # JSON's strings, numbers and booleans are TOML's, but for one character; both write floats in
+    # full.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _toml_key(key: str) -> str:
