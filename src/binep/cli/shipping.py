@@ -89,21 +89,32 @@ def _dataset(name: str, data_dir: Path | None, offline: bool) -> Any:
 
 def predict(
     what: Annotated[
-        Path, typer.Argument(metavar="RUN_OR_FILE", help="A run's folder, or a packed file.")
+        str,
+        typer.Argument(
+            metavar="RUN_FILE_OR_NAME",
+            help="A run's folder, a packed file, or the name of a pretrained network.",
+        ),
     ],
     pictures: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Pictures to read.")],
     resize: Annotated[
         bool, typer.Option("--resize", help="Scale pictures of another size.")
     ] = False,
+    models: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of pretrained networks. [default: $BINEP_MODELS, then the cache]"
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Read pictures with a trained network, and print the class of each.
 
     Example: binep predict runs/digits-1fc-w-seed0 three.png
     """
+    from binep.deploy import pretrained
     from binep.deploy.predict import predict_files
 
-    found = predict_files(what, pictures, resize=resize)
+    found = predict_files(pretrained.find(what, models), pictures, resize=resize)
     if as_json:
         print_json([{"image": str(p.path), "class": p.name, "scores": p.scores} for p in found])
         return

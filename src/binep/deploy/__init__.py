@@ -1,4 +1,4 @@
-"""Shipping a trained network: its packed file, a numpy runtime, and exports to C and to memories.
+"""Shipping a trained network: packed files, a numpy runtime, exports to C, memories and a page.
 
     stored      what is shipped: the architecture, the parameters, how it is run
     packed      one .safetensors file of it, weights one bit each, sealed by a SHA-256
@@ -10,7 +10,9 @@
     learning    learning in integers, an image at a time, as the plan of a training says
     layout      the order of neurons and synapses in hardware
     c_program, memory, folder       a folder of C, or of memory images, and its README
+    web_page    a page that relaxes and learns, around the same C compiled to WebAssembly
     export      from a run to any of the formats
+    predict, pretrained             pictures read by a run, a file, or a model of that name
 
 Only `export` knows torch.
 """
