@@ -39,6 +39,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "packed": "binep.deploy.export:write_packed",
         "c": "binep.deploy.export:write_c",
         "mem": "binep.deploy.export:write_memory",
+        "verilog": "binep.deploy.export:write_verilog",
         "web": "binep.deploy.export:write_web",
     },
     "binep.loggers": {"tensorboard": "binep.training.progress:TensorBoardWatcher"},

@@ -67,6 +67,15 @@ def test_memory_images_with_some_vectors(run: runs.Run, tmp_path: Path):
     assert len((tmp_path / "vectors_expected.mem").read_text().split()) == 4
 
 
+def test_a_core_comes_with_images_to_read_and_to_learn(run: runs.Run, tmp_path: Path):
+    words = ["--format", "verilog", "--learning", "--momentum-bits", 12, "--vectors", 5]
+    binep("export", run.folder, "--to", tmp_path, *words, "--parallel", 8)
+    lessons = (tmp_path / "vectors_lessons.mem").read_text().split()
+    assert lessons == ["0"] * 5 + ["1"] * 100
+    assert "N = 8 synapses" in (tmp_path / "README.md").read_text()
+    assert ".MOMENTUM_BITS(12)" in (tmp_path / "binep_core.sv").read_text()
+
+
 def test_two_exports_never_share_a_folder(run: runs.Run, tmp_path: Path):
     binep("export", run.folder, "--to", tmp_path / "mem", "--format", "mem")
     before = sorted(tmp_path.rglob("*"))
@@ -98,7 +107,7 @@ def test_a_network_without_a_run_is_exported(tmp_path: Path):
     assert np.array_equal(shipped.predict(images.flatten(1).numpy()), net.predict_images(images))
     with pytest.raises(BinepError, match="format 'c' comes with test images"):
         export_network(net, tmp_path / "c", "c")
-    with pytest.raises(BinepError, match="learning in C: allowed is a run"):
+    with pytest.raises(BinepError, match="learning: allowed is a run"):
         export_network(net, tmp_path / "c", "c", Options(momentum_bits=8), dataset=digits)
     assert not any((tmp_path / "c").iterdir())
 
@@ -111,7 +120,7 @@ def test_learning_takes_the_rates_that_are_due(run: runs.Run):
 @pytest.mark.parametrize(("key", "value"), [("margin", 0.1), ("method", "bptt")])
 def test_what_c_does_not_learn_by_is_refused(run: runs.Run, key: str, value: float | str):
     other = replace(run.recipe, learning=replace(run.recipe.learning, **{key: value}))
-    with pytest.raises(BinepError, match=f"learning in C.*{value}"):
+    with pytest.raises(BinepError, match=f"learning in integers.*{value}"):
         learning_rule(other)
 
 
@@ -136,7 +145,8 @@ def test_hardware_reports_and_sweeps(run: runs.Run, tmp_path: Path):
     ("words", "message"),
     [
         (["export", "RUN", "--to", "x", "--format", "cc"], "unknown export format 'cc'"),
-        (["export", "RUN", "--to", "x", "--learning"], "allowed is format 'c'"),
+        (["export", "RUN", "--to", "x", "--learning"], "allowed are c and verilog"),
+        (["export", "RUN", "--to", "x", "--parallel", "8"], "parallel=8 with format 'packed'"),
         (["export", "RUN", "--to", "x", "--format", "mem", "--vectors", "-1"], "vectors=-1"),
         (["hardware", "digits-1fc-wa", "--sweep", "x"], "needs a trained network"),
         (["hardware", "mnist-9fc"], "unknown recipe 'mnist-9fc'"),

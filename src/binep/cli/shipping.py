@@ -33,13 +33,17 @@ def export(
     readout: Annotated[str, typer.Option(help="average or single.")] = "average",
     vectors: Annotated[
         int | None,
-        typer.Option(help="Test images that go with c and web (100) and mem (4); 0: all."),
+        typer.Option(help="Test images that go with c, verilog, web (100) and mem (4); 0: all."),
     ] = None,
     state_bits: Annotated[int, typer.Option(help="Fractional bits of a state in integers.")] = 24,
     learning: Annotated[
-        bool, typer.Option("--learning", help="c: the program can go on training.")
+        bool, typer.Option("--learning", help="c, verilog: what is exported can go on training.")
     ] = False,
     momentum_bits: Annotated[int, typer.Option(help="Width of a momentum, for --learning.")] = 16,
+    parallel: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="verilog: synapses that are summed in a cycle (64)."),
+    ] = None,
     data: Annotated[
         str | None,
         typer.Option(
@@ -50,7 +54,7 @@ def export(
     data_dir: DataDir = None,
     offline: Offline = False,
 ) -> None:
-    """Ship a trained network: one packed file, C, memory images for Verilog, or a web page.
+    """Ship a trained network: one packed file, C, a Verilog core, memory images, or a web page.
 
     Example: binep export runs/mnist-1fc-wa-seed0 --to shipped --format c --learning
     """
@@ -61,7 +65,8 @@ def export(
     from binep.training import runs
 
     choose(readout, READOUTS, "readout")
-    options = shipping.Options(readout, vectors, state_bits, momentum_bits if learning else None)
+    bits = momentum_bits if learning else None
+    options = shipping.Options(readout, vectors, state_bits, bits, parallel)
     if what.is_file():
         dataset = None if data is None else _dataset(data, data_dir, offline)
         network = load_network(what)

@@ -11,6 +11,7 @@
     layout      the order of neurons and synapses in hardware
     c_program, memory, folder       a folder of C, or of memory images, and its README
     web_page    a page that relaxes and learns, around the same C compiled to WebAssembly
+    verilog_core, cycles            a core in SystemVerilog, and how long it takes for an image
     export      from a run to any of the formats
     predict, pretrained             pictures read by a run, a file, or a model of that name
 

@@ -22,18 +22,24 @@ from binep.core.known import check_known
 from binep.core.network import Network
 from binep.core.plan import ContrastPlan
 from binep.data import Dataset, Folder, Source
+from binep.data.dataset import Split
 from binep.data.own import Facts
-from binep.deploy import c_program, memory, packed, web_page
+from binep.deploy import c_program, memory, packed, verilog_core, web_page
 from binep.deploy.fixed import STATE_BITS
 from binep.deploy.learning import FixedRule, Rule
 from binep.deploy.stored import Array, StoredCoupling, StoredNetwork
+from binep.deploy.verilog_core import PARALLEL, Core, Vectors
 from binep.errors import BinepError
 from binep.files import make_folder, telling
 from binep.training.recipe import Recipe
 from binep.training.runs import Run
 
 # Test vectors, unless told otherwise; every step of every neuron is written for memory images.
-VECTORS = {"c": 100, "mem": 4, "web": 100}
+VECTORS = {"c": 100, "mem": 4, "verilog": 100, "web": 100}
+# Formats that may go on learning.
+_LEARN = ("c", "verilog")
+# Training images that come with a core, to be learnt.
+_LESSONS = 100
 # Of a momentum on a page, which takes 32 bits anyway.
 _WEB_MOMENTUM_BITS = 31
 
@@ -44,16 +50,18 @@ class Options:
 
     Attributes:
         readout: what is exported as the network's own.
-        vectors: how many test images go with C, memory images or a page; None: as `VECTORS` says,
-            0: all.
+        vectors: how many test images go with C, memory images, Verilog or a page; None: as
+            `VECTORS` says, 0: all.
         state_bits: fractional bits of a state in integers.
-        momentum_bits: let the C program go on learning, with momenta of so many bits; None: not.
+        momentum_bits: let C or Verilog go on learning, with momenta of so many bits; None: not.
+        parallel: synapses that Verilog sums in a cycle; None: as `verilog_core.PARALLEL` says.
     """
 
     readout: str = "average"
     vectors: int | None = None
     state_bits: int = STATE_BITS
     momentum_bits: int | None = None
+    parallel: int | None = None
 
 
 @dataclass(frozen=True)
@@ -89,9 +97,22 @@ class Shipment:
                 f"format {format!r} comes with test images: allowed is a run, or data to take "
                 "them from"
             )
-        test, count = self.test_set().test, self.options.vectors
+        count = self.options.vectors
         kept = (VECTORS.get(format, 0) if count is None else count) or None
-        return test.images.cpu().numpy()[:kept], test.labels.cpu().numpy()[:kept]
+        return _first(self.test_set().test, kept)
+
+    def learning(self) -> FixedRule | None:
+        """How it goes on learning, if that is asked for."""
+        if self.options.momentum_bits is None:
+            return None
+        if self.rule is None:
+            raise BinepError("learning: allowed is a run, whose recipe says by which rule")
+        return FixedRule(self.rule(), self.options.momentum_bits)
+
+
+def _first(split: Split, count: int | None) -> tuple[Array, Array]:
+    """Images and labels as arrays."""
+    return split.images.cpu().numpy()[:count], split.labels.cpu().numpy()[:count]
 
 
 # --- exporting ----------------------------------------------------------------------------------
@@ -162,8 +183,10 @@ def export_network(
 
 def _ship(shipment: Shipment, to: Path, format: str) -> list[Path]:
     exporter, options = registry.exporters[format], shipment.options
-    if format != "c" and options.momentum_bits is not None:
-        raise BinepError(f"learning with format {format!r}: allowed is format 'c'")
+    if format not in _LEARN and options.momentum_bits is not None:
+        raise BinepError(f"learning with format {format!r}: allowed are {' and '.join(_LEARN)}")
+    if format != "verilog" and options.parallel is not None:
+        raise BinepError(f"parallel={options.parallel} with format {format!r}: allowed is verilog")
     if options.vectors is not None and options.vectors < 0:
         raise BinepError(f"vectors={options.vectors}: allowed is at least 0, which means all")
     make_folder(to)
@@ -211,20 +234,30 @@ def write_packed(shipment: Shipment, to: Path) -> list[Path]:
 
 def write_c(shipment: Shipment, to: Path) -> list[Path]:
     """A program in portable C."""
-    network, bits, learning = shipment.stored(), shipment.options.momentum_bits, None
-    if bits is not None:
-        if shipment.rule is None:
-            raise BinepError("learning in C: allowed is a run, whose recipe says by which rule")
-        learning = FixedRule(shipment.rule(), bits)
-    images = shipment.vectors("c")
-    state_bits = shipment.options.state_bits
-    return c_program.write(network, to, *images, state_bits=state_bits, learning=learning)
+    images, state_bits = shipment.vectors("c"), shipment.options.state_bits
+    return c_program.write(
+        shipment.stored(), to, *images, state_bits=state_bits, learning=shipment.learning()
+    )
 
 
 def write_memory(shipment: Shipment, to: Path) -> list[Path]:
     """Memory images for Verilog."""
     images, state_bits = shipment.vectors("mem"), shipment.options.state_bits
     return memory.write(shipment.stored(), to, *images, state_bits=state_bits)
+
+
+def write_verilog(shipment: Shipment, to: Path) -> list[Path]:
+    """A core in SystemVerilog, with its testbench."""
+    options, learning = shipment.options, shipment.learning()
+    parallel = PARALLEL if options.parallel is None else options.parallel
+    core = Core(shipment.stored(), options.state_bits, parallel, learning)
+    images, labels = shipment.vectors("verilog")
+    tested = len(images)
+    if learning is not None and shipment.test_set is not None:
+        lessons = _first(shipment.test_set().train, _LESSONS)
+        images = np.concatenate([images, lessons[0]])
+        labels = np.concatenate([labels, lessons[1]])
+    return verilog_core.write(core, to, Vectors(images, labels, np.arange(len(images)) >= tested))
 
 
 def write_web(shipment: Shipment, to: Path) -> list[Path]:
@@ -246,11 +279,13 @@ def learning_rule(recipe: Recipe, epochs_done: int = 0) -> Rule:
     """What a recipe says about learning, with the rates due after so many epochs."""
     keys, rates, plan = recipe.learning, recipe.rates(epochs_done), recipe.build_learning().plan()
     if not isinstance(plan, ContrastPlan):
-        raise BinepError(f"learning in C by {keys.method!r}: allowed is learning.method='ep'")
+        raise BinepError(
+            f"learning in integers by {keys.method!r}: allowed is learning.method='ep'"
+        )
     if plan.margin:
-        raise BinepError(f"learning in C with learning.margin={plan.margin}: allowed is 0")
+        raise BinepError(f"learning in integers with learning.margin={plan.margin}: allowed is 0")
     if not {"gamma", "tau", "lr_bias"} <= rates.keys():
-        raise BinepError("learning in C needs optimizer.gamma, tau and lr_bias")
+        raise BinepError("learning in integers needs optimizer.gamma, tau and lr_bias")
 
     return Rule(
         plan=plan,

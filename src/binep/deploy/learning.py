@@ -12,6 +12,7 @@ move by a fixed step with the change of activity; scales stay.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -127,7 +128,8 @@ class FixedLearner:
     """A network that goes on learning, in integers.
 
     `momenta` are integers shaped like the weights; weights and biases are those of `fixed`, and
-    change with every image.
+    change with every image. `watch` is given the states at the beginning of a phase, then with
+    True, and after each of its steps.
     """
 
     def __init__(self, fixed: FixedNetwork, rule: FixedRule) -> None:
@@ -141,6 +143,7 @@ class FixedLearner:
         self.momenta = [np.zeros(c.weight_shape, np.int64) for c in fixed.network.couplings]
         self.flips, self.images = 0, 0
         self._random = rule.seed
+        self.watch: Callable[[State, bool], None] = lambda state, begins: None
 
     @property
     def network(self) -> StoredNetwork:
@@ -172,10 +175,12 @@ class FixedLearner:
         classes = np.arange(batch.state[-1].shape[1]) // self.network.per_class
         target = np.where(classes == label, self.fixed.one, 0)
         nudge = rules.whole_nudge(beta, target, self.fixed.pulled(batch.state[-1]))
+        self.watch(batch.state, True)
         for _ in range(phase.steps):
             if not phase.constant:
                 nudge = rules.whole_nudge(beta, target, self.fixed.pulled(batch.state[-1]))
             batch.step(nudge)
+            self.watch(batch.state, False)
         switches = batch.settle_switches()
         return Ending(batch.state, [self.fixed.activity(s) for s in batch.state], switches)
 
