@@ -11,6 +11,7 @@ from binep.cli.measuring import evaluate, gradcheck, report
 from binep.cli.output import INTERRUPTED, fail
 from binep.cli.shipping import export, hardware, predict
 from binep.cli.studying import bench, choose, reproduce, results, tune
+from binep.cli.sweeping import sweep
 from binep.cli.training import list_runs, recipes, train
 from binep.errors import BinepError, ProcessLost
 
@@ -58,6 +59,7 @@ for command in (
     report,
     gradcheck,
     reproduce,
+    sweep,
     bench,
     results,
     choose,

@@ -27,6 +27,7 @@ from binep.training import runs
 from binep.training.progress import Watcher, usual_watcher
 from binep.training.recipe import Recipe
 from binep.training.runs import Run
+from binep.training.trials import Executor, Options, Trial, missing, place
 
 DEVICES = re.compile(r"NVIDIA |\(R\)| Processor")  # what a device's name is told without
 LETTERS = 13  # of a figure's title, an inch
@@ -57,6 +58,7 @@ def reproduce(
     data_dir: Folder | None = None,
     offline: bool = False,
     watcher: Callable[[], Watcher] = usual_watcher,
+    executor: Executor | None = None,
 ) -> Outcome:
     """Train, or go on with, the runs of a study that are not finished; then read them all.
 
@@ -67,29 +69,19 @@ def reproduce(
         seeds: how many: 0 to seeds - 1.
         epochs: in place of the recipes' own, for a rehearsal in folders of its own.
         only_show: train nothing.
-        watcher: makes a watcher for each run.
+        watcher: makes a watcher for each run that is trained here.
+        executor: trains elsewhere; by default here, one run after the other.
     """
-    study, finished = find_study(what), True
-    for recipe, seed in plan(study, seeds, epochs):
-        done = _is_done(recipe, seed, Path(out))
-        if not done and not only_show:
-            run = runs.train(
-                recipe,
-                seed=seed,
-                out=out,
-                device=device,
-                engine=engine,
-                data_dir=data_dir,
-                offline=offline,
-                resume=True,
-                watcher=watcher(),
-            )
-            done = run.finished
-            # Somebody has asked it to stop.
-            if not done:
-                finished = False
-                break
-        finished = finished and done
+    study, options = find_study(what), Options(device, engine, data_dir, offline)
+    trials = [
+        Trial(recipe, seed, Path(out), None, options) for recipe, seed in plan(study, seeds, epochs)
+    ]
+    if not only_show:
+        executor = executor or place("here", watcher=lambda trial: watcher())
+        for outcome in executor.run(missing(trials)):
+            if outcome.failure is not None:
+                raise BinepError(f"{outcome.trial.label}: {outcome.failure}")
+    finished = not missing(trials)
     found = {run.folder: run for cell in study.cells for run in look_up(cell, out, epochs).runs}
     return Outcome(study, list(found.values()), finished, render(study, out, epochs=epochs))
 
@@ -100,15 +92,6 @@ def plan(study: Study, seeds: int, epochs: int | None = None) -> list[tuple[Reci
         raise BinepError(f"seeds={seeds}: allowed is at least 1")
     needed = {recipe.name: recipe for recipe in (cell.resolve(epochs) for cell in study.cells)}
     return [(recipe, seed) for seed in range(seeds) for recipe in needed.values()]
-
-
-def _is_done(recipe: Recipe, seed: int, out: Path) -> bool:
-    """Whether the run is there, is of that recipe, and has come to its last epoch."""
-    folder = out / runs.run_name(recipe, seed)
-    if not folder.is_dir():
-        return False
-    run = runs.open_run(folder)
-    return _same(run.recipe, recipe) and len(run.metrics) >= recipe.training.epochs
 
 
 def _same(one: Recipe, other: Recipe) -> bool:

@@ -81,7 +81,10 @@ def join() -> "Team":
     from torch.distributed import PrefixStore, rendezvous  # type: ignore[attr-defined]
 
     store, number, count = next(rendezvous("env://"))
-    calls = Calls(PrefixStore("binep", store), number, count, seconds)
+    # torchrun's store outlives the processes: what those before have left there is not ours.
+    again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    store = PrefixStore(f"binep/{again}/{count}", store)
+    calls = Calls(store, number, count, seconds)
     with calls.answering():
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if both else "gloo",
