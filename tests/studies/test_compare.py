@@ -3,7 +3,6 @@
 import itertools
 import json
 import runpy
-import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +16,9 @@ from binep.studies import compare as choices
 from binep.studies.compare import compare, held_out, make_variants, read_choice, render, standing
 from binep.training import recipe as recipes
 from binep.training import runs
+from binep.training.trials import Outcome
+from binep.training.trials.here import Here
+from binep.training.trials.local import Local
 from conftest import small_recipe
 
 
@@ -44,26 +46,30 @@ def test_variants_are_labelled_by_what_is_changed():
     assert len(make_variants("digits-1fc-w", ["learning.beta=0.5"], base=False)) == 1
 
 
-def test_variants_beside_each_other_come_out_as_one_after_the_other():
+@pytest.mark.parametrize("elsewhere", [Here(at_once=2), Local(at_once=2)])
+def test_variants_trained_elsewhere_come_out_as_one_after_the_other(elsewhere):
     both = variants("", "learning.beta=1.0")
-    missing = [(variant, seed) for variant in both for seed in (0, 1)]
-    options = (1, "cpu", "reference", None, False, print)
+    options = {"epochs": 1, "seeds": 2, "device": "cpu", "engine": "reference"}
     beside, after = (
         {
             (variant.label, trial["seed"]): trial["validation_error"]
-            for variant, trial in choices._train_all(missing, together, options)
+            for variant in compare("?", both, executor=executor, **options).variants
+            for trial in variant.trials
         }
-        for together in (True, False)
+        for executor in (elsewhere, None)
     )
     assert beside == after and len(beside) == 4
 
 
-def test_a_variant_that_is_stopped_leaves_no_trial():
-    stop = threading.Event()
-    stop.set()
-    recipe = variants("")[0].recipe
+def test_a_variant_that_is_stopped_leaves_no_trial(tmp_path: Path):
+    class Stopped:
+        def run(self, trials):
+            yield Outcome(trials[0], None)
+
+    path = tmp_path / "choice.json"
     with pytest.raises(KeyboardInterrupt):
-        choices._train(recipe, 0, 1, "cpu", "reference", None, False, print, stop=stop)
+        compare("?", variants(""), epochs=1, to=path, executor=Stopped())
+    assert not path.exists()
 
 
 def test_every_variant_is_trained_with_every_seed_and_the_lowest_named(tmp_path: Path):
@@ -107,7 +113,7 @@ def test_runs_are_taken_for_what_they_have_trained(tmp_path: Path, monkeypatch):
     anew = compare("?", [replace(one, trials=[])], epochs=2, device="cpu").variants[0].trials[0]
     longer = replace(one.recipe, training=replace(one.recipe.training, epochs=3))
     run = runs.train(longer, out=tmp_path / "runs", device="cpu")
-    monkeypatch.setattr(choices, "_train", None)  # nothing may be trained
+    monkeypatch.setattr(runs, "train", None)  # nothing may be trained
     path = tmp_path / "beta.json"
     compare("?", [one], trained=[run], to=path, epochs=2)
     (kept,) = read_choice(path).variants[0].trials

@@ -12,7 +12,6 @@ from matplotlib.container import ErrorbarContainer
 
 from binep.errors import BinepError
 from binep.report.figures import DASH
-from binep.studies import reproduce as studies
 from binep.studies.paper import STUDIES, Cell, Study
 from binep.studies.reproduce import figure, gather, plan, render, reproduce
 from binep.training import recipe as recipes
@@ -281,7 +280,7 @@ def test_an_interrupted_run_ends_the_study(tmp_path: Path, monkeypatch):
         asked.append(recipe.name)
         return runs.Run(tmp_path, recipe, {}, [])
 
-    monkeypatch.setattr(studies.runs, "train", interrupted)
+    monkeypatch.setattr(runs, "train", interrupted)
     outcome = reproduce(STUDY, seeds=2, out=tmp_path)
     assert not outcome.finished and len(asked) == 1
 

@@ -8,14 +8,19 @@ import typer
 
 from binep.cli.options import (
     AsJson,
+    AtOnce,
     DataDir,
     Device,
     Engine,
+    JobParameters,
     Offline,
+    On,
     Overrides,
     OwnData,
+    RayAddress,
     RecipeName,
     RunFolders,
+    job_parameters,
     with_data,
 )
 from binep.cli.output import INTERRUPTED, say
@@ -46,6 +51,10 @@ def reproduce(
         "runs"
     ),
     offline: Offline = False,
+    on: On = "here",
+    at_once: AtOnce = None,
+    jobs: JobParameters = None,
+    address: RayAddress = None,
 ) -> None:
     """Train what a table or figure of the paper needs and is missing; print both side by side.
 
@@ -74,6 +83,7 @@ def reproduce(
         engine=engine,
         data_dir=data_dir,
         offline=offline,
+        executor=_place(on, at_once, out, jobs, address),
     )
     print(outcome.table)
     if outcome.study.kind != "table" and outcome.runs:
@@ -83,6 +93,17 @@ def reproduce(
     if not outcome.finished and not show:
         print("stopped and saved; the same command goes on")
         sys.exit(max((run.exit_code for run in outcome.runs), default=0) or INTERRUPTED)
+
+
+def _place(
+    on: str, at_once: int | None, out: Path, jobs: list[str] | None, address: str | None
+) -> Any:
+    """Where to train; None: here, as the study sees fit."""
+    from binep.training.trials import place
+
+    if on == "here" and at_once is None:
+        return None
+    return place(on, at_once=at_once, folder=out, slurm=job_parameters(jobs), address=address)
 
 
 def _reproduce_from(source: Path, what: str | None, check: bool) -> None:
@@ -214,6 +235,14 @@ def choose(
     engine: Engine = "auto",
     data_dir: DataDir = None,
     offline: Offline = False,
+    on: On = "here",
+    at_once: AtOnce = None,
+    jobs: JobParameters = None,
+    address: RayAddress = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder to leave the runs in: those that were cut off go on."),
+    ] = None,
 ) -> None:
     """Compare variants of a recipe on validation images, the last of the training set.
 
@@ -237,6 +266,8 @@ def choose(
         data_dir=data_dir,
         offline=offline,
         say=say,
+        executor=_place(on, at_once, out or Path("runs/choose"), jobs, address),
+        out=out if on == "here" else out or Path("runs/choose"),
     )
     print(choices.render(choice))
 

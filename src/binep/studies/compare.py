@@ -7,12 +7,12 @@ evidence/choices/<question>.json     every variant's complete recipe, and its ep
 """
 
 import json
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from functools import partial
-from itertools import combinations, starmap
+from itertools import combinations
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 from binep.data import Folder
@@ -21,11 +21,12 @@ from binep.errors import BinepError
 from binep.files import make_folder
 from binep.report import changes, figures, settings
 from binep.report.figures import DASH, Spread, duration
-from binep.studies.evidence import read_json, rounded, without_none, write_json
+from binep.studies.evidence import read_json, recipe_hash, rounded, without_none, write_json
 from binep.training import recipe as recipes
-from binep.training import runs
+from binep.training.progress import Watcher
 from binep.training.recipe import Recipe
 from binep.training.runs import Run
+from binep.training.trials import Executor, Options, Trial, place
 
 FORMAT = "binep choice 1"
 VALIDATION = 5000  # images, where the training set is large enough
@@ -129,6 +130,8 @@ def compare(
     data_dir: Folder | None = None,
     offline: bool = False,
     say: Say = lambda text: None,
+    executor: Executor | None = None,
+    out: Path | None = None,
 ) -> Choice:
     """Train every variant with every seed, and read the validation images after each epoch.
 
@@ -138,6 +141,8 @@ def compare(
             epochs only, the first can be trained once and branched off.
         to: a file that is written after each run; what it already holds is not trained again, and
             variants that were not asked for are kept.
+        executor: where to train; by default here, on a GPU some beside each other.
+        out: folder that the runs are left in, so that those cut off go on; by default none.
     """
     if seeds < 1 or epochs < 1:
         raise BinepError(f"epochs={epochs}, seeds={seeds}: allowed is at least 1 of each")
@@ -158,8 +163,11 @@ def compare(
         for variant in asked
         if not any(trial["seed"] == seed for trial in variant.of(epochs))
     ]
-    options = (epochs, device, engine, data_dir, offline, say)
-    for variant, trial in _train_all(missing, select_device(device).type == "cuda", options):
+    options = Options(device, engine, data_dir, offline)
+    if executor is None:
+        beside = SIDE_BY_SIDE if select_device(device).type == "cuda" else 1
+        executor = place("here", at_once=beside, watcher=lambda trial: _Saying(say))
+    for variant, trial in _train_all(missing, epochs, options, executor, out):
         variant.add(trial)
         say(
             f"{variant.label}, seed {trial['seed']}: {trial['validation_error'][-1]:.2f} % after "
@@ -204,45 +212,55 @@ def _alike(one: Variant, other: Variant) -> bool:
 
 
 def _train_all(
-    missing: Sequence[tuple[Variant, int]], beside: bool, options: tuple[Any, ...]
-) -> Iterator[tuple[Variant, dict[str, Any]]]:
-    """Train variants, each with a seed, one after the other or, on a GPU, beside each other."""
-
-    def train_one(
-        variant: Variant, seed: int, stop: Event | None = None
-    ) -> tuple[Variant, dict[str, Any]]:
-        return variant, _train(variant.recipe, seed, *options, stop=stop)
-
-    if beside:
-        jobs = [partial(train_one, *each) for each in missing]
-        yield from runs.side_by_side(jobs, SIDE_BY_SIDE)
-    else:
-        yield from starmap(train_one, missing)
-
-
-def _train(
-    recipe: Recipe,
-    seed: int,
+    missing: Sequence[tuple[Variant, int]],
     epochs: int,
-    device: str,
-    engine: str,
-    data_dir: Folder | None,
-    offline: bool,
-    say: Say,
-    stop: Event | None = None,
-) -> dict[str, Any]:
-    place = select_device(device)
-    dataset = recipe.load_data(data_dir=data_dir, offline=offline).to(place)
-    trainer = runs.build_trainer(recipe, recipe.hold_out(dataset), seed, place, engine, say)
-    lines = []
-    with runs.fitting_threads(trainer):
-        for _ in range(epochs):
-            line = trainer.epoch(lambda: stop is None or not stop.is_set())
-            if line is None:
+    options: Options,
+    executor: Executor,
+    out: Path | None,
+) -> Iterator[tuple[Variant, dict[str, Any]]]:
+    """Train variants, each with a seed, where the executor trains."""
+    with _folder(out) as folder:
+        trials = {
+            (n, seed): Trial(_to_train(variant, epochs), seed, folder, None, options)
+            for n, (variant, seed) in enumerate(missing)
+        }
+        variants = {trial.label: missing[n][0] for (n, _), trial in trials.items()}
+        for outcome in executor.run(list(trials.values())):
+            if outcome.failure is not None:
+                raise BinepError(f"{outcome.trial.label}: {outcome.failure}")
+            if not outcome.finished or outcome.run is None:
                 raise KeyboardInterrupt
-            lines.append(line)
-        where = runs.whereabouts(place, trainer.engine)
-    return _trial(seed, lines, where)
+            lines = outcome.run.metrics[:epochs]
+            where = {key: outcome.run.record[key] for key in WHERE if key in outcome.run.record}
+            yield variants[outcome.trial.label], _trial(outcome.trial.seed, lines, where)
+
+
+def _to_train(variant: Variant, epochs: int) -> Recipe:
+    """The variant's recipe for so many epochs, called after what it trains."""
+    recipe = variant.recipe
+    changed = replace(recipe, training=replace(recipe.training, epochs=epochs))
+    return replace(changed, name=f"{recipe.name[:100]}+{recipe_hash(recipe)}")
+
+
+@contextmanager
+def _folder(given: Path | None) -> Iterator[Path]:
+    """A folder of runs, which is removed if none was given."""
+    if given is not None:
+        make_folder(given)
+        yield given
+        return
+    with tempfile.TemporaryDirectory(prefix="binep-choose-") as name:
+        yield Path(name)
+
+
+class _Saying(Watcher):
+    """Passes on only what a person should know."""
+
+    def __init__(self, say: Say) -> None:
+        self.tell = say
+
+    def say(self, text: str) -> None:
+        self.tell(text)
 
 
 def _trial(seed: int, lines: list[dict[str, Any]], where: dict[str, Any]) -> dict[str, Any]:
