@@ -1,12 +1,13 @@
-"""Make a folder of pretrained networks: `python release/models.py RUN... --to FOLDER`.
+"""Make a folder of pretrained networks: `python release/models.py [NAME=]RUN... --to FOLDER`.
 
 Each run gives `NAME.safetensors`, a bit per weight, and `NAME.md`, a card with what is known about
-it; `README.md` lists all of them. NAME is the recipe's. Which seed is given decides nothing but
-which of equals it is: choosing the best one by its test error would make that error worthless.
+it; `README.md` lists all of them. NAME is the recipe's, unless it is given. Give any one seed:
+choosing the best one by its test error would make that error worthless.
 """
 
 import argparse
 import hashlib
+import math
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from binep.deploy.runtime import Runtime
 from binep.errors import BinepError
 from binep.files import make_folder, write_whole
 from binep.studies.evidence import reached
+from binep.training import recipe as recipes
 from binep.training.runs import Run, open_run
 
 # What the images are allowed for; binep's own files are under the MIT licence.
@@ -41,30 +43,32 @@ class Model:
     sha256: str
     error: float
     images: int
+    layers: list[int]
 
 
-def add(run: Run, to: Path, data_dir: Path | None = None) -> Model:
+def add(run: Run, to: Path, data_dir: Path | None = None, name: str | None = None) -> Model:
     """Pack a run's network, measure the file itself on all test images, and write its card."""
-    recipe = run.recipe
     if not run.finished:
         raise BinepError(f"{run.folder} is not finished: allowed are trainings that are")
-    name = str(run.record["recipe"])
+    name = name or str(run.record["recipe"])
     with tempfile.TemporaryDirectory() as folder:
         (made,) = export(run, Path(folder), "packed", Options(), data_dir=data_dir)
         content = made.read_bytes()
     test = run.dataset(device="cpu", data_dir=data_dir).test
-    classes = Runtime(packed.loads(content)).predict(test.images.numpy())
+    network = packed.loads(content)
+    classes = Runtime(network).predict(test.images.numpy())
     error = 100 * float(np.mean(classes != test.labels.numpy()))
-    model = Model(
-        name, run, len(content), hashlib.sha256(content).hexdigest(), error, len(test.images)
-    )
+    seal, layers = hashlib.sha256(content).hexdigest(), [math.prod(s) for s in network.shapes]
+    model = Model(name, run, len(content), seal, error, len(test.images), layers)
     write_whole(to / f"{name}{SUFFIX}", content)
-    write_whole(to / f"{name}.md", card(model, recipe.summary))
+    write_whole(to / f"{name}.toml", recipes.dumps(run.recipe))
+    write_whole(to / f"{name}.md", card(model))
     return model
 
 
-def card(model: Model, summary: str) -> str:
-    run, known = model.run, reached(model.name)
+def card(model: Model) -> str:
+    run, name = model.run, str(model.run.record["recipe"])
+    known = reached(name) if _as_shipped(run) else None
     if known is None:
         spread = "no other seeds"
     else:
@@ -72,9 +76,10 @@ def card(model: Model, summary: str) -> str:
         spread = f"{known.test:.2f}{deviation} % over {known.n} seeds in binep's evidence"
     data = run.recipe.data.name
     rows = {
-        "network": summary,
+        "network": "-".join(map(str, model.layers)),
         "trained on": f"{data} ({DATA_LICENCES.get(data, 'see its source')})",
-        "recipe": f"`binep train {model.name} --seed {run.record['seed']}`",
+        "recipe": f"{name}, as [{model.name}.toml]({model.name}.toml) has it: "
+        f"`binep train {model.name}.toml --seed {run.record['seed']}`",
         "epochs": f"{len(run.metrics)}",
         "test error": f"{model.error:.2f} % of {model.images:,} test images, measured on this file",
         "seeds": f"seed {run.record['seed']}, not chosen among several; {spread}",
@@ -89,6 +94,11 @@ def card(model: Model, summary: str) -> str:
     return "\n".join(lines)
 
 
+def _as_shipped(run: Run) -> bool:
+    shipped = recipes.load(str(run.record["recipe"]))
+    return recipes.plain(shipped) == recipes.plain(run.recipe)
+
+
 def index(models: list[Model]) -> str:
     lines = [
         "# Pretrained networks",
@@ -100,20 +110,21 @@ def index(models: list[Model]) -> str:
         "|---|---|---|---|",
     ]
     for model in sorted(models, key=lambda each: each.name):
-        what = model.run.recipe.summary
         link = f"[{model.name}]({model.name}.md)"
-        lines.append(f"| {link} | {what} | {model.error:.2f} % | {model.size:,} |")
+        layers = "-".join(map(str, model.layers))
+        lines.append(f"| {link} | {layers} | {model.error:.2f} % | {model.size:,} |")
     return "\n".join([*lines, ""])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("runs", nargs="+", type=Path)
+    parser.add_argument("runs", nargs="+", metavar="[NAME=]RUN")
     parser.add_argument("--to", type=Path, required=True)
     parser.add_argument("--data-dir", type=Path)
     words = parser.parse_args()
     make_folder(words.to)
-    models = [add(open_run(run), words.to, words.data_dir) for run in words.runs]
+    named = [word.rpartition("=") for word in words.runs]
+    models = [add(open_run(run), words.to, words.data_dir, name or None) for name, _, run in named]
     write_whole(words.to / "README.md", index(models))
     for model in models:
         print(f"{model.name}: {model.error:.2f} %, {model.size:,} bytes")
