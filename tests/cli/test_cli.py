@@ -374,6 +374,15 @@ def test_examples_run(script: Path, tmp_path: Path):
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.count("\n") >= 4
+    if script.stem == "own_network":
+        errors = re.findall(r"test error (\S+) %", result.stdout)
+        assert float(errors[-1]) < 5
+    if script.stem == "ep_against_bptt":
+        holds, clamped, restless = (
+            [float(cosine) for cosine in re.findall(r" (-?\d\.\d{4})", part)]
+            for part in re.split(r"\n(?=Nudged|A free)", result.stdout)
+        )
+        assert min(holds) > 0.99 and min(clamped) < 0.99 and min(restless) < 0.5
 
 
 def test_the_version_is_told(tmp_path: Path):

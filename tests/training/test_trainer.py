@@ -201,10 +201,11 @@ def test_healthy_training_has_no_troubles():
 @pytest.mark.parametrize(
     ("history", "kind", "advice"),
     [
-        ([line(loss=float("nan"))], "nan", "lr_bias"),
+        ([line(loss=float("nan"), largest=float("inf"))], "nan", "lr_bias"),
         ([line(residual=float("inf"))], "nan", "lr_bias"),
         ([line(pi=[0.3, -4.0]), line(pi=[0.2, -4.0])], "flipping 0", "optimizer.tau"),
         ([line(undecided=100.0)], "dead", "network.gain"),
+        ([line(largest=2e6)], "diverging", "lr_bias"),
         ([line(residual=0.04)], "restless", "learning.free_steps"),
     ],
 )

@@ -8,7 +8,7 @@ import typer
 
 from binep.cli.datasets import data_check, data_fetch
 from binep.cli.measuring import evaluate, gradcheck, report
-from binep.cli.output import INTERRUPTED, fail
+from binep.cli.output import INTERRUPTED, Command, Group, fail
 from binep.cli.shipping import export, hardware, predict
 from binep.cli.studying import bench, choose, reproduce, results, tune
 from binep.cli.sweeping import sweep
@@ -21,6 +21,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 app = typer.Typer(
     name="binep",
+    cls=Group,
     help="Train, study and ship dynamical binary neural networks by Equilibrium Propagation.",
     no_args_is_help=True,
     add_completion=False,
@@ -50,29 +51,34 @@ def start(
     """Train, study and ship dynamical binary neural networks by Equilibrium Propagation."""
 
 
-# In the order of the help.
-app.command()(train)
-app.command()(recipes)
-app.command("runs")(list_runs)
-app.command("eval")(evaluate)
-for command in (
-    report,
-    gradcheck,
-    reproduce,
-    sweep,
-    bench,
-    results,
-    choose,
-    tune,
-    export,
-    predict,
-    hardware,
-):
-    app.command()(command)
-data_app = typer.Typer(no_args_is_help=True, help="Fetch and check data sets.")
-data_app.command("fetch")(data_fetch)
-data_app.command("check")(data_check)
-app.add_typer(data_app, name="data")
+# In the order of the help: groups, and the commands of each.
+COMMANDS: dict[str, dict[str, Any]] = {
+    "Every day": {
+        "train": train,
+        "recipes": recipes,
+        "runs": list_runs,
+        "eval": evaluate,
+        "report": report,
+        "predict": predict,
+    },
+    "Research": {
+        "gradcheck": gradcheck,
+        "tune": tune,
+        "choose": choose,
+        "reproduce": reproduce,
+        "sweep": sweep,
+        "results": results,
+        "bench": bench,
+    },
+    "Shipping": {"export": export, "hardware": hardware},
+}
+for group, commands in COMMANDS.items():
+    for name, command in commands.items():
+        app.command(name, cls=Command, rich_help_panel=group)(command)
+data_app = typer.Typer(no_args_is_help=True, help="Fetch and check data sets.", cls=Group)
+data_app.command("fetch", cls=Command)(data_fetch)
+data_app.command("check", cls=Command)(data_check)
+app.add_typer(data_app, name="data", rich_help_panel="Every day")
 
 # Typer's own base class of a mistake on the command line, whichever click it is built on.
 UsageError: Any = typer.BadParameter.__base__

@@ -1,12 +1,19 @@
 """Commands for data sets."""
 
 import sys
+from typing import Annotated
+
+import typer
 
 from binep.cli.options import AsJson, DataDir
 from binep.cli.output import print_json
+from binep.registry import BUILT_IN
+
+DATASETS = ", ".join(BUILT_IN["binep.datasets"])
+Name = Annotated[str, typer.Argument(metavar="NAME", help=f"{DATASETS}.")]
 
 
-def data_fetch(name: str, data_dir: DataDir = None) -> None:
+def data_fetch(name: Name, data_dir: DataDir = None) -> None:
     """Download what is missing of a data set, and verify it.
 
     Example: binep data fetch mnist
@@ -17,7 +24,7 @@ def data_fetch(name: str, data_dir: DataDir = None) -> None:
         print(path)
 
 
-def data_check(name: str, data_dir: DataDir = None, as_json: AsJson = False) -> None:
+def data_check(name: Name, data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Say where each file of a data set is, and whether it is whole.
 
     Example: binep data check cifar10 --data-dir ~/data

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from binep.cli.output import say
 from binep.errors import BinepError
 
 RecipeName = Annotated[
@@ -27,8 +28,16 @@ OwnData = Annotated[
     ),
 ]
 Offline = Annotated[bool, typer.Option("--offline", help="Never download.")]
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-Engine = Annotated[str, typer.Option(help="auto or the name of an engine.")]
+Device = Annotated[
+    str, typer.Option(help="auto, cpu, cuda, mps or xpu; auto takes cuda if there is one.")
+]
+Engine = Annotated[
+    str, typer.Option(help="auto (the fastest that runs it), reference, packed, delta or cuda.")
+]
+Quiet = Annotated[
+    bool,
+    typer.Option("--quiet", "-q", help="No progress, only results.", callback=say.hush),
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change one key; may be repeated."),

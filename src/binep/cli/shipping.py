@@ -12,6 +12,7 @@ from binep.cli.options import (
     Offline,
     Overrides,
     OwnData,
+    Quiet,
     with_data,
 )
 from binep.cli.output import print_json, say
@@ -148,6 +149,7 @@ def hardware(
     own_data: OwnData = None,
     overrides: Overrides = None,
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """What a network costs as hardware (memory, operations, energy), or its error under faults.
 

@@ -17,6 +17,7 @@ from binep.cli.options import (
     On,
     Overrides,
     OwnData,
+    Quiet,
     RayAddress,
     RecipeName,
     RunFolders,
@@ -55,6 +56,7 @@ def reproduce(
     at_once: AtOnce = None,
     jobs: JobParameters = None,
     address: RayAddress = None,
+    quiet: Quiet = False,
 ) -> None:
     """Train what a table or figure of the paper needs and is missing; print both side by side.
 
@@ -65,6 +67,7 @@ def reproduce(
     """
     from binep.report import figures
     from binep.studies import reproduce as studies
+    from binep.training.progress import QuietWatcher, usual_watcher
 
     if source is not None:
         _reproduce_from(source, what, check)
@@ -75,6 +78,7 @@ def reproduce(
         return
     outcome = studies.reproduce(
         what,
+        watcher=QuietWatcher if quiet else usual_watcher,
         seeds=seeds,
         out=out,
         epochs=epochs,
@@ -151,6 +155,7 @@ def bench(
         typer.Option(help="Also write .md, .json or (--sweep) .png; may be repeated."),
     ] = None,
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Time engines side by side, one mini-batch of each recipe, against the chip's own limits.
 
@@ -243,6 +248,7 @@ def choose(
         Path | None,
         typer.Option(help="Folder to leave the runs in: those that were cut off go on."),
     ] = None,
+    quiet: Quiet = False,
 ) -> None:
     """Compare variants of a recipe on validation images, the last of the training set.
 
@@ -286,6 +292,7 @@ def tune(
     offline: Offline = False,
     own_data: OwnData = None,
     overrides: Overrides = None,
+    quiet: Quiet = False,
 ) -> None:
     """Find gamma and tau of every coupling by the paper's rule: watch pi, how many weights flip.
 

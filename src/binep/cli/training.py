@@ -16,6 +16,7 @@ from binep.cli.options import (
     Offline,
     Overrides,
     OwnData,
+    Quiet,
     RecipeName,
     with_data,
 )
@@ -77,6 +78,7 @@ def train(
     own_data: OwnData = None,
     overrides: Overrides = None,
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train a network: binary weights and more, by Equilibrium Propagation.
 
@@ -88,7 +90,7 @@ def train(
     from binep.training import launch, runs
     from binep.training import recipe as recipes
     from binep.training.naming import run_name, variant_name
-    from binep.training.progress import PlainWatcher, Watcher, usual_watcher
+    from binep.training.progress import PlainWatcher, QuietWatcher, Watcher, usual_watcher
 
     if threads is not None:
         _use_threads(threads)
@@ -111,8 +113,10 @@ def train(
     beside = len(numbers) > 1 and not launch.many() and select_device(device).type == "cuda"
 
     def watch(number: int) -> Watcher:
-        if as_json or not launch.leads():
+        if not launch.leads():
             return Watcher()
+        if as_json or quiet:
+            return QuietWatcher()
         # A bar would count now and then, which processes have to do together.
         plain = beside or launch.many()
         return PlainWatcher(f"seed {number}  " * beside) if plain else usual_watcher()
@@ -145,7 +149,7 @@ def train(
         code = max(code, run.exit_code)
         results.append({"run": str(run.folder), "finished": run.finished, "last": run.last})
         if not as_json and launch.leads():
-            _tell_outcome(run, sys.argv[1:])
+            _tell_outcome(run, sys.argv[1:], quiet)
         if not run.finished and not beside:
             break
     if as_json and launch.leads():
@@ -163,14 +167,15 @@ def _use_threads(count: int) -> None:
     torch.set_num_threads(count)
 
 
-def _tell_outcome(run: Any, words: list[str]) -> None:
+def _tell_outcome(run: Any, words: list[str], quiet: bool) -> None:
     if run.finished:
         test, epochs = run.last["test_error"], len(run.metrics)
         print(
             f"{run.folder}: test error {test['average']:.2f} % (single neuron "
-            f"{test['single']:.2f} %) after {epochs} epoch{'s' * (epochs > 1)}\n"
-            f"see it: binep report {shlex.quote(str(run.folder))}"
+            f"{test['single']:.2f} %) after {epochs} epoch{'s' * (epochs > 1)}"
         )
+        if not quiet:
+            print(f"see it: binep report {shlex.quote(str(run.folder))}")
     else:
         on = {"--resume", "--continue"} & set(words)
         again = words if on else [*(word for word in words if word != "--overwrite"), "--resume"]

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from binep.core import convolution
 from binep.core.described import arguments
-from binep.core.weights import BinaryWeight, RealWeight, default_draw
+from binep.core.weights import BinaryWeight, RealWeight, default_draw, wide
 from binep.errors import BinepError
 
 Shape = tuple[int, ...]
@@ -56,7 +56,7 @@ def correlated(below: Tensor, above: Tensor, out: Tensor | None = None) -> Tenso
     it; so that product is summed in float64 and rounded once.
     """
     narrow = min(above.shape[1], below.shape[1]) < NARROW
-    if not narrow or above.is_cuda or above.dtype != torch.float32:
+    if not narrow or above.device.type != "cpu" or above.dtype != torch.float32:
         return torch.mm(above.T, below, out=out)
     total = torch.mm(above.T.double(), below.double())
     return total.to(above.dtype) if out is None else out.copy_(total)
@@ -197,7 +197,7 @@ class Coupling(nn.Module, ABC):
     def correlate_bias(self, above: Tensor) -> Tensor:
         """`d<up(below), above>/db`: `above` summed over batch and positions, (out,)."""
         numbers = self.numbers(above).transpose(0, 1).flatten(1)
-        return numbers.sum(1, dtype=torch.float64).to(numbers.dtype)
+        return numbers.sum(1, dtype=wide(numbers)).to(numbers.dtype)
 
     def up(self, below: Tensor) -> tuple[Tensor, Tensor | None]:
         """The drive of `below` on the layer above, bias included, and the pool's switches.
@@ -380,10 +380,10 @@ class ConvPool(Coupling):
         # Here the channels' scales stand inside the sum. For bits it runs in float64, which holds
         # sums of float32 scales of like size exactly, so that no engine's order can change it.
         exact = above.dtype == torch.bool
-        wide = torch.float64 if exact else kernel.dtype
-        scaled = self.per_output(self.synapses.gain).to(wide) * above
+        kind = wide(kernel) if exact else kernel.dtype
+        scaled = self.per_output(self.synapses.gain).to(kind) * above
         maps = self._unpool(scaled, switches, below_shape)
-        drive = convolution.down(maps, kernel.to(wide), self.padding, exact=exact)
+        drive = convolution.down(maps, kernel.to(kind), self.padding, exact=exact)
         return drive.to(kernel.dtype)
 
     def correlate(self, below: Tensor, above: Tensor, switches: Tensor | None) -> Tensor:

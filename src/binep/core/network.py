@@ -16,6 +16,7 @@ from binep.core.described import Description, arguments, describe
 from binep.core.dynamics import Dynamics, EnergyBased, Hopfield, Prototypical
 from binep.core.kinds import is_one_of, kind_of, name_of
 from binep.core.neurons import UNIT, HardSigmoid, Heaviside, Neuron, PerLayer, of_layers, range_of
+from binep.core.weights import wide
 from binep.errors import BinepError, choose
 
 State = list[Tensor]
@@ -381,9 +382,10 @@ class Network(nn.Module):
     def costs(self, state: State, target: Tensor) -> Tensor:
         """What `loss` is the mean of, one a sample, in float64, (batch,)."""
         if self.cost == "cross_entropy":
-            logits = self.logits(state).double()
-            return F.cross_entropy(logits, target.double(), reduction="none")
-        return 0.5 * (target.double() - self._compared(state).double()).square().sum(1)
+            logits = self.logits(state).to(wide(target))
+            return F.cross_entropy(logits, target.to(logits.dtype), reduction="none")
+        top = self._compared(state).to(wide(target))
+        return 0.5 * (target.to(top.dtype) - top).square().sum(1)
 
     def pull(self, state: State, target: Tensor) -> Tensor:
         """What draws the top layer to its target, `-d cost/d s_top`, like the top layer.
@@ -409,7 +411,7 @@ class Network(nn.Module):
         top = self.logits(state) if self.cost == "cross_entropy" else state[-1]
         groups = top.unflatten(1, (self.classes, self.per_class))
         # In float64 the order of the sum cannot decide between two classes.
-        return groups.double().mean(2) if readout == "average" else groups[:, :, 0]
+        return groups.to(wide(groups)).mean(2) if readout == "average" else groups[:, :, 0]
 
     def predict(self, state: State, readout: str = "average") -> Tensor:
         """Class indices, (batch,): argmax of the class's average, or of its first neuron.

@@ -109,7 +109,7 @@ class BinaryWeight(nn.Module):
 
     def set_scale_gradient(self, contrast: Tensor, factor: float) -> None:
         """The scale's part of `set_gradient_from_contrast`."""
-        rule = self.scale_factor.double() * factor
+        rule = self.scale_factor.to(wide(contrast)) * factor
         self.scale.grad = (rule * self._contract(contrast)).to(self.scale.dtype)
 
     def set_gradient_from_kernel(self, kernel_gradient: Tensor) -> None:
@@ -125,8 +125,13 @@ class BinaryWeight(nn.Module):
         """`<signs, gradient>` in float64, over the whole weight or channel by channel."""
         product = self.signs.detach() * gradient
         # Row by row first: one sum over everything would depend on the number of threads.
-        rows = product.flatten(1).sum(1, dtype=torch.float64)
+        rows = product.flatten(1).sum(1, dtype=wide(product))
         return rows if self.scale.dim() else rows.sum()
+
+
+def wide(like: Tensor) -> torch.dtype:
+    """The widest numbers where a tensor is, for sums: float64; float32 on Apple's GPUs."""
+    return torch.float32 if like.device.type == "mps" else torch.float64
 
 
 class RealWeight(nn.Module):

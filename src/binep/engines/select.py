@@ -80,15 +80,29 @@ BACKENDS: dict[str, Backend] = {
     "packed": Backend(PACKED, _packed, "cpu", *_NUMBA),
     "delta": Backend(DELTA, _delta, "cpu", *_NUMBA),
 }
-DEVICES = ("auto", "cpu", "cuda")
+DEVICES = ("auto", "cpu", "cuda", "mps", "xpu")
+MEANT = {"gpu": "cuda", "nvidia": "cuda", "metal": "mps", "apple": "mps", "intel": "xpu"}
 
 
 def select_device(name: str = "auto") -> torch.device:
-    """The device that `name` stands for: a GPU if there is one and `auto` or `cuda` is asked."""
-    choose(name, DEVICES, "device")
-    if name == "cuda" and not torch.cuda.is_available():
-        raise BinepError("device 'cuda': this machine has no usable GPU, allowed are auto and cpu")
-    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+    """The device that `name` stands for: with `auto` CUDA's if there is one, else the CPU.
+
+    On Apple's (mps) and Intel's GPUs (xpu) the reference engine runs, if it is asked for one.
+    """
+    if name in MEANT:
+        raise BinepError(
+            f"unknown device {name!r}: did you mean {MEANT[name]!r}? Allowed: {', '.join(DEVICES)}"
+        )
+    usable = {"cpu": True, "cuda": torch.cuda.is_available()}
+    usable |= {"mps": torch.backends.mps.is_available(), "xpu": torch.xpu.is_available()}
+    if choose(name, DEVICES, "device") == "auto":
+        return torch.device("cuda" if usable["cuda"] else "cpu")
+    if not usable[name]:
+        there = ", ".join(each for each in DEVICES if usable.get(each, True))
+        raise BinepError(
+            f"device {name!r}: this machine has no usable GPU of that kind, allowed here: {there}"
+        )
+    return torch.device(name)
 
 
 def select_engine(

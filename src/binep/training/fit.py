@@ -48,12 +48,16 @@ def train(
     """
     if epochs < 1 or batch_size < 1:
         raise BinepError(f"epochs={epochs}, batch_size={batch_size}: allowed is at least 1")
-    watcher = watcher or usual_watcher()
+    watcher, data = watcher or usual_watcher(), as_dataset(dataset)
+    if batch_size > len(data.train):
+        raise BinepError(
+            f"batch_size={batch_size}: allowed is at most {len(data.train)}, the training samples"
+        )
     trainer = Trainer(
         select_engine(engine, network, learning, optimizers, watcher.say),
         network,
         optimizers,
-        as_dataset(dataset).to(next(network.parameters()).device),
+        data.to(next(network.parameters()).device),
         batch_size=batch_size,
         drop_last=drop_last,
         augmentation=augmentation or Augmentation(),

@@ -19,6 +19,8 @@ NOT_TOLD = ("training.epochs",)
 
 def run_name(recipe: Recipe, seed: int, name: str | None = None) -> str:
     """The name of a run's folder: that of its recipe, unless another is given, and the seed."""
+    if seed < 0:
+        raise BinepError(f"seed={seed}: allowed is an integer of at least 0")
     chosen = recipe.name if name is None else name
     if not NAMES.fullmatch(chosen):
         raise BinepError(

@@ -40,7 +40,14 @@ def summary(line: dict[str, Any]) -> str:
     )
 
 
-class PlainWatcher(Watcher):
+class QuietWatcher(Watcher):
+    """Says nothing but what a person should know."""
+
+    def say(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+
+class PlainWatcher(QuietWatcher):
     """One plain line an epoch, after a label where several runs are watched at once."""
 
     def __init__(self, label: str = "") -> None:
@@ -53,9 +60,6 @@ class PlainWatcher(Watcher):
 
     def epoch(self, line: dict[str, Any]) -> None:
         print(self.label + summary(line), flush=True)
-
-    def say(self, text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
 
 
 class BarWatcher(Watcher):

@@ -802,11 +802,25 @@ def _read_table(name: str, seen: tuple[str, ...] = ()) -> dict[str, Any]:
         return table
     if not isinstance(base, str):
         raise BinepError(f"recipe {name}: extends={base!r}: allowed is the name of a recipe")
-    parent = _read_table(base, (*seen, name))
+    parent = _read_table(_parent(base, name, path), (*seen, name))
     # What the paper says of the parent it does not say of the child.
     parent.pop("paper", None)
     _leave_out_other_chain(parent, table)
     return _merged(parent, table)
+
+
+def _parent(base: str, name: str, path: Path) -> str:
+    """The recipe that another extends: one that ships, or a file beside it or from here."""
+    if Path(base).suffix != ".toml":
+        return base
+    places = [path.parent / base, Path(base)]
+    found = next((place for place in places if _is_file(place)), None)
+    if found is None:
+        raise BinepError(
+            f"recipe {name}: extends={base!r}: there is no such file beside it, allowed is a file "
+            "or the name of a recipe, see: binep recipes"
+        )
+    return str(found)
 
 
 def _leave_out_other_chain(below: dict[str, Any], above: dict[str, Any]) -> None:
@@ -1031,6 +1045,11 @@ def _resolve(recipe: Recipe) -> Recipe:
         raise BinepError(
             f"data.validation={recipe.data.validation}: allowed is less than the {train} training "
             f"images of {recipe.data.name}"
+        )
+    if recipe.training.batch_size > (most := train - recipe.data.validation):
+        raise BinepError(
+            f"training.batch_size={recipe.training.batch_size}: allowed is at most {most}, the "
+            f"training images of {recipe.data.name}"
         )
     try:
         with torch.device("meta"):

@@ -11,6 +11,7 @@ is of: a file that was altered, or is another run's, is refused.
 """
 
 import json
+import math
 import os
 import platform
 import shutil
@@ -745,6 +746,8 @@ def _train(
         try:
             while trainer.progress.epoch < epochs and not processes.any(asked.stop.is_set())[0]:
                 line = trainer.epoch(keep_going)
+                if line is not None:
+                    _check_finite(line, name)
                 if line is not None and disk is not None:
                     disk.add(line)
                     watcher.epoch(line)
@@ -760,6 +763,17 @@ def _train(
                 disk.update_record(status, asked, team.exchanged)
         finally:
             watcher.end()
+
+
+def _check_finite(line: dict[str, Any], name: str) -> None:
+    """See that an epoch's numbers are numbers: of a network that diverges nothing is saved."""
+    wrong = [key for key in ("loss", "test_loss", "residual") if not math.isfinite(line[key])]
+    if wrong:
+        raise BinepError(
+            f"{name} diverges: after epoch {line['epoch']} its {wrong[0]} is "
+            f"{line[wrong[0]]}, and the run stays as it was before; lower optimizer.lr_bias, "
+            "lr_scale or lr_weight, or network.gain"
+        )
 
 
 # --- its record ---------------------------------------------------------------------------------

@@ -23,6 +23,8 @@ TEST_BATCH = 500
 # A neuron that a free phase's last step moves so far is not at rest. The recipes that ship stay
 # below it.
 RESTLESS = 0.035
+# Where states are between 0 and 1, a bias or a weight this large decides alone.
+RUNAWAY = 1e3
 
 # What is random in a run, each with a generator of its own so that none disturbs another.
 STREAMS = ("init", "sign", "noise", "shuffle", "augment")
@@ -170,6 +172,7 @@ class Trainer:
             "alpha": [float(scale.mean()) for scale in scales],
             "alpha_range": [[float(scale.min()), float(scale.max())] for scale in scales],
             "alpha_clamped": scale_sgd.clamped if scale_sgd is not None else 0,
+            "largest": _largest(self.network),
             "residual": tally.residual / tally.batches,
             "free_steps": tally.free_steps / tally.batches,
             "nudged_steps": tally.nudged_steps / tally.batches,
@@ -177,6 +180,16 @@ class Trainer:
             "seconds": progress.seconds,
             "test_seconds": time.perf_counter() - started,
         }
+
+
+def _largest(network: Network) -> float:
+    """The largest weight, bias or scale, all signs apart, in absolute value."""
+    found = [
+        parameter.detach().abs().max()
+        for name, parameter in network.named_parameters()
+        if not name.endswith(".signs")
+    ]
+    return float(torch.stack(found).max()) if found else 0.0
 
 
 def evaluate(engine: Engine, dataset: Dataset, split: Split) -> Tally:
@@ -201,6 +214,11 @@ def troubles(history: list[dict[str, Any]], binary: bool = False) -> dict[str, s
     if not all(math.isfinite(last[key]) for key in ("loss", "test_loss", "residual")):
         found["nan"] = (
             "the loss is not a finite number: lower optimizer.lr_bias and optimizer.lr_scale"
+        )
+    elif last.get("largest", 0.0) > RUNAWAY:
+        found["diverging"] = (
+            f"a weight, bias or scale has grown to {last['largest']:.2g}: the network diverges; "
+            "lower optimizer.lr_bias, lr_scale or lr_weight"
         )
     recent = history[-2:]
     for n, pi in enumerate(last["pi"]):
