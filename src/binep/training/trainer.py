@@ -16,7 +16,6 @@ from binep.core.network import READOUTS, Network
 from binep.core.optim import Optimizers
 from binep.data import Augmentation, Dataset, Split, shuffled
 from binep.engines.base import Engine, TakesMany
-from binep.errors import BinepError
 
 # Read out in larger mini-batches than training: nothing is learnt from them.
 TEST_BATCH = 500
@@ -89,11 +88,6 @@ class Trainer:
         self.streams, self.set_rates = streams, set_rates
         count = len(dataset.train)
         self.samples = count - count % batch_size if drop_last else count
-        if drop_last and self.samples == 0:
-            raise BinepError(
-                f"training.drop_last leaves nothing of {count} training images: allowed is a "
-                f"training.batch_size up to their number, not {batch_size}"
-            )
         self.progress = Progress()
         self._clock = time.perf_counter()
 
