@@ -11,6 +11,24 @@ LONGEST = 60  # letters of what was given
 class BinepError(ValueError):
     """A user's mistake, told in one line: what was wrong, where, and what is allowed."""
 
+    def __init__(self, message: str = "") -> None:
+        super().__init__(printable(message))
+
+
+def printable(text: str) -> str:
+    """A text in one line in which nothing steers a terminal: names may hold anything.
+
+    >>> print(printable("run\\x1b[2J of\\ntwo lines"))
+    run\\x1b[2J of two lines
+    """
+    if text.isprintable():
+        return text
+    line = text.replace("\n", " ").replace("\t", " ")
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in line
+    )
+
 
 class ProcessLost(RuntimeError):  # noqa: N818  what it says is what happened
     """Another process of the same training hangs or is gone; told in one line."""

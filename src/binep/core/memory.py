@@ -46,9 +46,15 @@ def check_fits(network: Network, samples: int, what: str) -> None:
     Args:
         samples: in a mini-batch. what: whose network it is.
     """
-    needed, available = least_bytes(network, samples), available_bytes()
+    remedy = ": make its layers, or its mini-batches, smaller"
+    check_bytes(least_bytes(network, samples), what, remedy)
+
+
+def check_bytes(needed: int, what: str, remedy: str = "") -> None:
+    """See that so many bytes are not more than this machine has."""
+    available = available_bytes()
     if available is not None and needed > available:
         raise BinepError(
             f"{what} would take at least {needed / GIGA:,.1f} GB of memory, this machine has "
-            f"{available / GIGA:,.1f} GB: make its layers, or its mini-batches, smaller"
+            f"{available / GIGA:,.1f} GB{remedy}"
         )

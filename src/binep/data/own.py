@@ -14,7 +14,10 @@ import csv
 import functools
 import gzip
 import hashlib
+import io
 import math
+import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -24,12 +27,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from binep.core.memory import check_bytes
 from binep.data.dataset import Dataset, Split
 from binep.errors import BinepError, choose
+from binep.files import read_whole
 
 TEST_SHARE = 0.2
 IMAGE_NAMES = ("images", "x", "data", "X")
 LABEL_NAMES = ("labels", "label", "y", "target", "class")
+MOST_SIDES = 8  # dimensions of an IDX file
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".pgm", ".ppm", ".tif", ".tiff", ".webp")
 
 Array = Any
@@ -183,7 +189,7 @@ def _found(path: Path, label: str | int | None) -> tuple[Part, Part | None, Sequ
     if path.is_dir():
         if any(path.glob("*idx*ubyte*")):
             return *_idx_folder(path), None
-        if (path / "images.npy").exists():
+        if (path / "images.npy").is_file():
             return *_npy_folder(path), None
         return _picture_folder(path)
     if not path.is_file():
@@ -203,9 +209,13 @@ def _found(path: Path, label: str | int | None) -> tuple[Part, Part | None, Sequ
 
 def _npz(path: Path) -> tuple[Part, Part | None]:
     try:
+        with zipfile.ZipFile(path) as packed:
+            check_bytes(sum(info.file_size for info in packed.infolist()), str(path))
         with np.load(path, allow_pickle=False) as file:
             arrays = {key: file[key] for key in file.files}
-    except (OSError, ValueError, EOFError, MemoryError) as error:
+    except BinepError:
+        raise
+    except Exception as error:  # of zip, zlib, or numpy's reader of Python's syntax
         raise BinepError(f"{path}: not readable as .npz ({_first_line(error)})") from None
     for ending, stems in (("_train", "_test"), ("", "_test")):
         images = _named(arrays, [f"{name}{ending}" for name in IMAGE_NAMES])
@@ -234,17 +244,19 @@ def _npy_folder(folder: Path, images: Path | None = None) -> tuple[Part, Part | 
             (p for end in ("-labels", "_labels") if (p := folder / f"{stem}{end}.npy").exists()),
             folder / f"{stem}-labels.npy",
         )
-    if not labels.exists():
+    if not labels.is_file():
         raise BinepError(f"{images}: its labels are missing, they belong into {labels}")
     more, marks = (folder / f"test_{kind}.npy" for kind in ("images", "labels"))
-    test = (_npy(more), _npy(marks)) if more.exists() and marks.exists() else None
+    test = (_npy(more), _npy(marks)) if more.is_file() and marks.is_file() else None
     return (_npy(images), _npy(labels)), test
 
 
 def _npy(path: Path) -> Array:
     try:
-        return np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError, MemoryError) as error:
+        return np.load(io.BytesIO(read_whole(path)), allow_pickle=False)
+    except BinepError:
+        raise
+    except Exception as error:  # of its header, which is Python's syntax
         raise BinepError(f"{path}: not readable as .npy ({_first_line(error)})") from None
 
 
@@ -332,19 +344,26 @@ _IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
 def _idx(path: Path) -> Array:
     """An IDX file of any content, gzipped or not: two zeros, type, dimensions, sizes, values."""
+    raw = read_whole(path)
     try:
-        data = path.read_bytes()
-        data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
-    except (OSError, EOFError) as error:
+        with gzip.open(io.BytesIO(raw)) if raw[:2] == b"\x1f\x8b" else io.BytesIO(raw) as data:
+            head = data.read(4)
+            if len(head) < 4 or head[:2] != b"\0\0" or head[2] not in _IDX_TYPES:
+                raise BinepError(f"{path}: not an IDX file")
+            dtype, sizes = np.dtype(_IDX_TYPES[head[2]]), data.read(4 * head[3])
+            shape = tuple(int(size) for size in np.frombuffer(sizes[: len(sizes) & ~3], ">i4"))
+            asked = math.prod(shape) * dtype.itemsize
+            if len(shape) != head[3] or len(shape) > MOST_SIDES or min(shape, default=0) < 0:
+                raise BinepError(f"{path}: says {shape}: allowed are 1 to {MOST_SIDES} sizes")
+            check_bytes(asked, str(path))
+            # A small file may unpack to a huge one.
+            values = data.read(asked + 1)
+    except (OSError, EOFError, zlib.error) as error:
         raise BinepError(f"{path}: not readable ({_first_line(error)})") from None
-    if len(data) < 4 or data[:2] != b"\0\0" or data[2] not in _IDX_TYPES:
-        raise BinepError(f"{path}: not an IDX file")
-    dtype, start = np.dtype(_IDX_TYPES[data[2]]), 4 + 4 * data[3]
-    shape = tuple(int(size) for size in np.frombuffer(data[4:start], ">i4"))
-    asked = math.prod(shape) * dtype.itemsize
-    if len(shape) != data[3] or min(shape, default=0) < 0 or len(data) - start != asked:
-        raise BinepError(f"{path}: says {shape}, {asked} bytes, and holds {len(data) - start}")
-    return np.frombuffer(data[start:], dtype).reshape(shape).astype(dtype.newbyteorder("="))
+    if len(values) != asked:
+        more = "more" if len(values) > asked else len(values)
+        raise BinepError(f"{path}: says {shape}, {asked} bytes, and holds {more}")
+    return np.frombuffer(values, dtype).reshape(shape).astype(dtype.newbyteorder("="))
 
 
 def _picture_folder(folder: Path) -> tuple[Part, Part | None, list[str]]:
@@ -366,18 +385,18 @@ def _picture_folder(folder: Path) -> tuple[Part, Part | None, list[str]]:
 
 def _pictures(folder: Path, classes: list[str], size: list[Any]) -> Part:
     """All images below a folder, all of the first one's size: (count, channels, height, width)."""
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
     images, labels = [], []
     for name in classes:
         for path in sorted((folder / name).glob("*")):
-            if path.suffix.lower() not in PICTURES:
+            if path.suffix.lower() not in PICTURES or not path.is_file():
                 continue
             try:
                 with Image.open(path) as picture:
                     grey = picture.mode in ("1", "L", "I;16", "LA")
                     pixels = np.asarray(picture.convert("L" if grey else "RGB"))
-            except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
+            except Exception as error:  # each format has its own
                 raise BinepError(f"{path}: not readable ({_first_line(error)})") from None
             found = pixels.shape[:2], "grey" if grey else "coloured"
             size[:] = size or [found]
@@ -453,7 +472,8 @@ def _labels(labels: Any, count: int, where: str) -> Array:
         if empty.any():
             raise BinepError(f"{where}: row {int(np.argmax(empty))} has no label")
         if all(text.lstrip("-").isdigit() for text in np.unique(marks)):
-            marks = marks.astype(np.int64)
+            with suppress(ValueError, OverflowError):  # what is no number then is a word
+                marks = marks.astype(np.int64)
     elif marks.dtype.kind not in "iub":
         raise BinepError(f"{where}: labels of dtype {marks.dtype}: allowed are numbers and words")
     return marks

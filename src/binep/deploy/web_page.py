@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -82,7 +83,7 @@ def write(
         "origin": network.origin,
     }
     contents = {
-        "facts": json.dumps(facts).replace("<", "\\u003c"),
+        "facts": as_script(facts),
         "wasm": _base64(engine(network)),
         "network": _base64(network_file(whole, learning)),
         "images": _base64(np.ascontiguousarray(images, np.uint8).tobytes()),
@@ -90,13 +91,18 @@ def write(
     return write_files(to, {"playground.html": fill(contents)})
 
 
+def as_script(facts: Mapping[str, Any]) -> str:
+    """JSON that may stand in a page: nothing in it is markup."""
+    return json.dumps(facts).replace("<", "\\u003c")
+
+
 def fill(contents: Mapping[str, str]) -> str:
     """The page around facts, engine, network and images, by the ids of their elements."""
     parts = {"style": "style.css", "engine": "engine.js", "script": "playground.js"}
-    page, values = _part("page.html"), {name: _part(file) for name, file in parts.items()}
-    for name, value in {**values, **contents}.items():
-        page = page.replace(f"@{name.upper()}@", value)
-    return page
+    values = {**{name: _part(file) for name, file in parts.items()}, **contents}
+    names = "|".join(name.upper() for name in values)
+    # At one go: what is put in may hold such a name itself.
+    return re.sub(f"@({names})@", lambda found: values[found[1].lower()], _part("page.html"))
 
 
 def contents_of(page: str) -> dict[str, str]:

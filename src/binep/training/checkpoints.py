@@ -216,7 +216,10 @@ def _check_facts(trainer: Trainer, facts: Facts) -> None:
             f"a multiple of {size} up to {trainer.samples}, or that",
         ),
         "seconds": (_is_amount(facts.get("seconds")), "a number of at least 0"),
-        "tally": (_is_tally(facts.get("tally")), "what a mini-batch counts"),
+        "tally": (
+            _is_tally(facts.get("tally")) and facts["tally"]["samples"] == position,
+            "what was counted over the epoch's samples so far",
+        ),
     }
     for key in ("decay", "flips"):
         checks[key] = type(facts.get(key)) is dict, "one for each coupling"
@@ -242,6 +245,7 @@ def _is_tally(value: Any) -> bool:
         and type(flips) is list
         and all(type(value[key]) in (int, float) for key in ("loss", "residual"))
         and all(map(_is_count, (*wrong.values(), *flips)))
+        and (value["batches"] == 0) == (value["samples"] == 0)
         and all(
             _is_count(number)
             for key, number in value.items()
