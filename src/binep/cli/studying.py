@@ -25,6 +25,7 @@ from binep.cli.options import (
     with_data,
 )
 from binep.cli.output import INTERRUPTED, say
+from binep.errors import BinepError
 
 
 def reproduce(
@@ -286,6 +287,16 @@ def tune(
     batches: Annotated[int, typer.Option(help="Number of mini-batches of a probe.")] = 300,
     epochs: Annotated[int, typer.Option(help="Number of epochs of each candidate.")] = 3,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    trials: Annotated[
+        int | None,
+        typer.Option(help="Search with Optuna, from what the rule finds, until there are so many."),
+    ] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="Where the search is kept: a file (the default), or a database."
+        ),
+    ] = None,
     device: Device = "auto",
     engine: Engine = "auto",
     data_dir: DataDir = None,
@@ -304,18 +315,27 @@ def tune(
 
     if to is not None:
         check_file(to)
-    found = tuning.tune(
-        recipes.load(recipe, with_data(overrides, own_data)),
-        batches=batches,
-        epochs=epochs,
-        seed=seed,
-        device=device,
-        engine=engine,
-        data_dir=data_dir,
-        offline=offline,
-        watch=lambda trial: say(tuning.line(trial)),
-        say=say,
-    )
+    if storage is not None and trials is None:
+        raise BinepError("--storage without --trials: allowed is both, for a search")
+    chosen = recipes.load(recipe, with_data(overrides, own_data))
+    options: dict[str, Any] = {
+        "batches": batches,
+        "epochs": epochs,
+        "seed": seed,
+        "device": device,
+        "engine": engine,
+        "data_dir": data_dir,
+        "offline": offline,
+        "watch": lambda trial: say(tuning.line(trial)),
+        "say": say,
+    }
+    if trials is None:
+        found = tuning.tune(chosen, **options)
+    else:
+        from binep.studies.search import search
+
+        kept = storage or Path("runs/search") / f"{chosen.name}.journal"
+        found = search(chosen, trials=trials, storage=kept, **options)
     print(tuning.render(found))
     if to is not None:
         tuning.write_recipe(found, to)

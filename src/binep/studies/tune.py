@@ -93,6 +93,43 @@ def tune(
         epochs: how long candidates are trained to be compared.
         watch: is told of each trial when it is over.
     """
+    bench = _bench(recipe, batches, epochs, seed, device, engine, data_dir, offline, watch, say)
+    start, candidates = Rates.of(recipe), combinations(bench.search_all(batches))
+    best = bench.best_memory(bench.compare([start, *candidates], epochs), epochs)
+    # What looked good for fewer epochs, or was good but for chance, must not be worse in the end.
+    best = bench.better(start, best, epochs)
+    return Tuned(written(recipe, best), bench.trials, start=best == start)
+
+
+def rates_by_pi(
+    recipe: Recipe,
+    *,
+    batches: int = 300,
+    seed: int = 0,
+    device: str = "auto",
+    engine: str = "auto",
+    data_dir: Folder | None = None,
+    offline: bool = False,
+    watch: Callable[[Trial], None] = lambda trial: None,
+    say: Callable[[str], None] = lambda text: None,
+) -> "Rates":
+    """Rates with which pi of each coupling is in its band; the recipe's own if none are found."""
+    bench = _bench(recipe, batches, 1, seed, device, engine, data_dir, offline, watch, say)
+    return bench.search(AIMS[0], batches, Rates.of(recipe)) or Rates.of(recipe)
+
+
+def _bench(
+    recipe: Recipe,
+    batches: int,
+    epochs: int,
+    seed: int,
+    device: str,
+    engine: str,
+    data_dir: Folder | None,
+    offline: bool,
+    watch: Callable[[Trial], None],
+    say: Callable[[str], None],
+) -> "_Bench":
     with torch.device("meta"):
         couplings = recipe.build_network().couplings
     if not all(coupling.binary for coupling in couplings):
@@ -102,12 +139,7 @@ def tune(
     place = select_device(device)
     dataset = recipe.load_data(data_dir=data_dir, offline=offline).to(place)
     kept = held_out(recipe)
-    bench = _Bench(kept, kept.hold_out(dataset), seed, place, engine, watch, say)
-    start, candidates = Rates.of(recipe), combinations(bench.search_all(batches))
-    best = bench.best_memory(bench.compare([start, *candidates], epochs), epochs)
-    # What looked good for fewer epochs, or was good but for chance, must not be worse in the end.
-    best = bench.better(start, best, epochs)
-    return Tuned(_written(recipe, best), bench.trials, start=best == start)
+    return _Bench(kept, kept.hold_out(dataset), seed, place, engine, watch, say)
 
 
 @dataclass(frozen=True)
@@ -358,7 +390,7 @@ class _Bracket:
 # --- what came of it ----------------------------------------------------------------------------
 
 
-def _written(recipe: Recipe, rates: Rates) -> Recipe:
+def written(recipe: Recipe, rates: Rates) -> Recipe:
     """The recipe with its new rates, and a name of its own."""
     return replace(
         rates.put_into(recipe),
