@@ -307,8 +307,6 @@ class Triton:
     """binep/engines/cuda/rules.py, on the GPU or in Triton's interpreter."""
 
     def runs(self, neuron: Neuron, dynamics: Dynamics) -> bool:
-        if isinstance(dynamics, Hopfield):
-            return False
         return not isinstance(dynamics, EnergyBased) or dynamics.dt == 0.5
 
     def send(self, neuron: Neuron, s: Array) -> Array:
@@ -321,6 +319,9 @@ class Triton:
 
     def nudge(self, beta: float, target: Array, s: Array) -> Array:
         return self._launch("nudge", s, target, beta)
+
+    def nudge_bit(self, beta: float, target: Array) -> Array:
+        return self._launch("nudge_bit", target, beta)
 
     def flip(self, w: Array, m: Array, tau: float) -> Array:
         return self._launch("flip", w, m, tau) > 0

@@ -38,7 +38,7 @@ from binep.engines.cuda.convolution import channels_last, convolve
 from binep.engines.cuda.engine import CudaEngine
 from binep.engines.cuda.layout import split_digits
 from binep.engines.cuda.packing import Layout
-from binep.engines.cuda.relaxers import dense_delta
+from binep.engines.cuda.relaxers import dense_delta, dense_events
 from binep.engines.cuda.relaxers.dense_delta import DenseDelta
 from binep.engines.cuda.relaxers.stepwise import Stepwise
 from binep.engines.cuda.rules import Target
@@ -63,6 +63,7 @@ def build(
     noise=0.5,
     free_steps=6,
     margin=0.0,
+    dynamics=None,
     **top,
 ):
     """A small network with an engine, everything from one seed."""
@@ -116,7 +117,7 @@ def build(
             Dense(16, 4 * per_class, **options),
         ]
     neuron = Heaviside(sigma=sigma) if bits else HardSigmoid()
-    dynamics = "energy" if bits else "prototypical"
+    dynamics = dynamics or ("energy" if bits else "prototypical")
     net = Network((1, 8, 8), chain, neuron, dynamics, per_class, classes=4, **top).to(DEVICE)
     generator = torch.Generator().manual_seed(1)
     beta = 2.0 if bits else 0.3
@@ -162,9 +163,13 @@ def assert_same(found: Tally, tally: Tally) -> None:
     [
         ("wide-wa", {}),
         ("wide-wa", {"margin": 0.2, "nudge": "constant"}),
+        ("wide-wa", {"dynamics": "hopfield", "free_steps": 12, "sign": "centered"}),
     ],
 )
-def test_wide_layers_of_bits_agree_bit_for_bit(kind: str, options: dict):
+def test_wide_layers_of_bits_agree_bit_for_bit(
+    kind: str, options: dict, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(dense_events, "WIDE", 16)
     ((net, engine), (other, fast)), x, labels = train_both(kind, **options)
     assert_same(fast.evaluate(x, labels), engine.evaluate(x, labels))
     tally = engine.collect()

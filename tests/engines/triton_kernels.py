@@ -34,6 +34,12 @@ def nudge(s, target, beta, out, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def nudge_bit(target, beta, out, n, BLOCK: tl.constexpr):
+    k = tl.arange(0, BLOCK)
+    tl.store(out + k, rules.nudge_bit(beta, tl.load(target + k, mask=k < n)), mask=k < n)
+
+
+@triton.jit
 def flip(w, m, tau, out, n, BLOCK: tl.constexpr):
     k = tl.arange(0, BLOCK)
     sign = tl.load(w + k, mask=k < n, other=1.0)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from binep.core.couplings import ConvPool
+from binep.core.dynamics import EnergyBased, Hopfield, Prototypical
 from binep.core.gradients import BackpropThroughTime, EquilibriumPropagation, Learning
 from binep.core.network import UPDATES, Network
 from binep.core.neurons import Heaviside
@@ -36,6 +37,7 @@ def _limits(network: Network, learning: Learning) -> Iterator[str]:
 
 
 CUDA = Capabilities(
+    dynamics=frozenset({Prototypical, EnergyBased, Hopfield}),
     updates=frozenset(UPDATES),
     own_sgd=True,
     dt=0.5,

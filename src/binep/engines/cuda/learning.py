@@ -25,7 +25,7 @@ from binep.engines.cuda.convolution import launch
 from binep.engines.cuda.layout import FastConv, FastDense, flat, product
 from binep.engines.cuda.packing import Packed
 from binep.engines.cuda.relaxers.base import Phase, power_of_two
-from binep.engines.cuda.rules import flip
+from binep.engines.cuda.rules import Neuron, flip, sent
 from binep.engines.torch.engine import tensor_cores
 
 ABOVE, BELOW = 64, 64  # a tile of synapses
@@ -533,6 +533,7 @@ def count_kernel(
     stride,
     labels,  # int64, (batch,)
     found,  # f64, (batch, 4): wrong by average, by single, undecided, cost
+    neuron,
     unit,  # of costs, see `metrics.COST_UNIT`
     classes,
     per_class,
@@ -554,6 +555,8 @@ def count_kernel(
     highest = tl.max(tl.where(c < classes, average, float("-inf")), 0)
     lowest = tl.min(tl.where(c < classes, average, float("inf")), 0)
     y = tl.where(c == label, 1.0, 0.0)
+    if neuron.BITS:
+        s = sent(s, neuron, False)
     miss = tl.where(inside, y[:, None] - s, 0.0).to(tl.float64)
     cost = 0.5 * tl.sum(tl.sum(miss * miss, 1), 0)
     cost = tl.floor(cost / unit + 0.5) * unit
@@ -607,6 +610,7 @@ def count(network: Network, labels: Tensor, ends: Sequence[Phase], totals: Tenso
         top.stride(0),
         labels,
         found,
+        Neuron.of(network),
         COST_UNIT,
         network.classes,
         network.per_class,

@@ -24,6 +24,7 @@ class Neuron(NamedTuple):
 
     Attributes:
         threshold, sigma, slope: of `Heaviside`: `rho' = slope` within sigma of the threshold.
+        BITS: whether a bit is all that they keep: a state is a drive, and remembered nowhere.
         CLAMPED: whether a nudged output is. SENDS_STATE: whether it then sends its state as it is.
     """
 
@@ -31,6 +32,7 @@ class Neuron(NamedTuple):
     sigma: float
     slope: float
     ENERGY: Any
+    BITS: Any
     BINARY: Any
     CLAMPED: Any
     SENDS_STATE: Any
@@ -43,6 +45,7 @@ class Neuron(NamedTuple):
             window = (neuron.threshold, neuron.sigma, 1 / (2 * neuron.sigma))
         flags = (
             isinstance(dynamics, EnergyBased),
+            dynamics.bits,
             neuron.binary,
             isinstance(dynamics, Prototypical) and dynamics.clamp_nudged,
             network.sends_state,
@@ -58,6 +61,7 @@ class Target(NamedTuple):
         margin: by which the right class is held back, if it is.
         beta: strength of the nudge, if there is one. sign: f32, (1,), the drawn sign.
         rest: s* of the outputs, which a constant nudge pulls at.
+        BITS: whether they are bits alone.
     """
 
     labels: Tensor | None = None
@@ -66,6 +70,7 @@ class Target(NamedTuple):
     beta: float | None = None
     sign: Tensor | None = None
     rest: Tensor | None = None
+    BITS: Any = tl.constexpr(False)
 
 
 @triton.jit
@@ -75,13 +80,20 @@ def clamp(s):
 
 @triton.jit
 def step(s, drive, pull, neuron):
-    """A state one step later, energy-based with dt = 1/2 or prototypical; `pull`: None if free."""
+    """A state one step later: energy-based with dt = 1/2, of bits alone, or prototypical.
+
+    `pull` is None in a free phase.
+    """
     if neuron.ENERGY:
         listening = tl.abs(s - neuron.threshold) <= neuron.sigma
         force = tl.where(listening, neuron.slope, 0.0) * drive
         if pull is not None:
             force = force + pull
         s = clamp(0.5 * s + 0.5 * force)
+    elif neuron.BITS:
+        s = drive
+        if pull is not None:
+            s = s + pull
     else:
         s = clamp(drive)
         if pull is not None:
@@ -108,6 +120,12 @@ def nudge(beta, y, s):
 
 
 @triton.jit
+def nudge_bit(beta, y):
+    """What pulls an output of bits alone: `beta (y - 1/2)`, whatever its bit is."""
+    return beta * (y - 0.5)
+
+
+@triton.jit
 def flip(w, m, gradient, rate, threshold):
     """Bop: the momentum one step later, and whether `|m| > threshold` agrees with w in sign."""
     m = m + gradient * rate
@@ -127,9 +145,16 @@ def handicap(target, label, unit):
 @triton.jit
 def pull(target, label, unit, s, place, inside):
     """The nudge of some outputs that are at s, and whose rest lies at these places."""
-    anchor = tl.load(target.rest + place, mask=inside, other=0.0) if target.rest is not None else s
     y = tl.where(unit // target.per_class == label, 1.0, 0.0)
-    return nudge(target.beta * tl.load(target.sign), y, anchor)
+    beta = target.beta * tl.load(target.sign)
+    if target.BITS:
+        found = nudge_bit(beta, y)
+    else:
+        anchor = s
+        if target.rest is not None:
+            anchor = tl.load(target.rest + place, mask=inside, other=0.0)
+        found = nudge(beta, y, anchor)
+    return found
 
 
 # --- a few outputs: their products are done where they are needed -------------------------------

@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
+import triton.language as tl
 from torch import Tensor
 
 from binep.core.couplings import Dense
@@ -21,7 +22,8 @@ class Phase:
     """Where a phase ended.
 
     Attributes:
-        state: s1..sN. activity: what they send, in the products' dtype.
+        state: s1..sN; of bits alone only sN is a state, the others are bits. activity: what they
+            send, in the products' dtype.
         residual: f32, the last step's largest change, one for each sample or one for all.
         ran: int32, like `residual`: steps after which nothing moved any more.
         carried: what the relaxer goes on with in the next phase.
@@ -104,11 +106,12 @@ class Relaxer:
         margin = self.margin or None
         if labels is None or (margin is None and not phase.nudged):
             return Target()
-        target = Target(labels, self.network.per_class, margin)
+        bits = self.network.dynamics.bits
+        target = Target(labels, self.network.per_class, margin, BITS=tl.constexpr(bits))
         if not phase.nudged:
             return target
         assert origin is not None
-        rest = origin.state[-1] if phase.constant else None
+        rest = origin.state[-1] if phase.constant and not bits else None
         return target._replace(beta=phase.beta, sign=self.sign, rest=rest)
 
     def target(self, labels: Tensor) -> Tensor:
@@ -125,6 +128,12 @@ def per_sample(first: Tensor) -> tuple[Tensor, Tensor]:
     """Room for the residual and the number of steps of every sample."""
     residual = first.new_empty(len(first))
     return residual, torch.empty_like(residual, dtype=torch.int32)
+
+
+def rest_of_bits(changed: Tensor) -> tuple[Tensor, Tensor]:
+    """Residual and steps of every sample, from whether a bit changed: int32, (steps, batch)."""
+    ran = (changed.sum(0, dtype=torch.int32) + 1).clamp(max=len(changed))
+    return changed[-1].float(), ran
 
 
 def largest_change(after: Sequence[Tensor], before: Sequence[Tensor]) -> Tensor:

@@ -4,6 +4,9 @@ Maps (sums before pooling), drives from above and the sums of dense couplings ar
 layer below that flips changes the maps around it; a bit of the layer above that flips, or that wins
 at another place of its pool, changes the drives around both places. Who changed is listed sample by
 sample; the order is left to chance, since all sums are exact.
+
+Bits alone move in turn: what the layers of a turn hear is brought up to date before they move, and
+samples that have come to rest are left out.
 """
 
 from collections.abc import Iterator
@@ -15,19 +18,21 @@ import triton.language as tl
 from torch import Tensor
 
 from binep.core.couplings import ConvPool
+from binep.core.dynamics import EnergyBased, Hopfield
 from binep.core.gradients import Learning
-from binep.core.network import Network
+from binep.core.network import UPDATES, Network
 from binep.core.neurons import Heaviside
 from binep.core.plan import PhasePlan
 from binep.core.weights import BinaryWeight
 from binep.engines.base import Capabilities
 from binep.engines.cuda.convolution import channels_last, largest_in_pool, pool_corner
 from binep.engines.cuda.layout import Copies, FastConv, FastDense
-from binep.engines.cuda.relaxers.base import Phase, largest_change
+from binep.engines.cuda.relaxers.base import Phase, largest_change, rest_of_bits
 from binep.engines.cuda.relaxers.dense_events import add_tile
-from binep.engines.cuda.relaxers.stepwise import BUSY_STEPS, EventList, Stepwise
+from binep.engines.cuda.relaxers.stepwise import BUSY_STEPS, EventList, Stepwise, Sweep
 from binep.engines.cuda.rules import Target
 
+BUSY_SWEEPS = 2  # of bits alone
 SILENT = tl.constexpr(15)  # stands for the place of a bit that is not sent
 TILE = 512  # neurons whose sums a program brings up to date
 GROUP = 4  # events whose rows a program has at hand: each thread adds up its own columns
@@ -65,7 +70,11 @@ class ConvEvents(Stepwise):
     """Convolutional networks of bits: after a few busy steps, only what changes causes work."""
 
     takes = Capabilities(
-        weights=frozenset({BinaryWeight}), neurons=frozenset({Heaviside}), limits=_limits
+        weights=frozenset({BinaryWeight}),
+        neurons=frozenset({Heaviside}),
+        dynamics=frozenset({EnergyBased, Hopfield}),
+        updates=frozenset(UPDATES),
+        limits=_limits,
     )
 
     @staticmethod
@@ -75,43 +84,80 @@ class ConvEvents(Stepwise):
     def relax(
         self, first: Tensor, phase: PhasePlan, origin: Phase | None, labels: Tensor | None
     ) -> Phase:
-        target, busy = self.target_of(phase, origin, labels), 0
+        target, batch = self.target_of(phase, origin, labels), len(first)
+        changed = None
+        if self.network.dynamics.bits:
+            # Whether a bit has changed in the sweep before; the first one is to be run.
+            changed = self.unchanged(phase.steps + 1, batch)
+            changed[0] = 1
+        busy = 0
         if origin is not None:
-            state, activity = origin.state, origin.activity
+            state, activity = [*origin.state], [*origin.activity]
             caches = [each._make(map(torch.clone, each)) for each in origin.carried]
+            if changed is not None:
+                activity = [bits.clone() for bits in activity]
+                state = [*activity[:-1], state[-1].clone()]
         else:
-            state, activity = self.start(len(first))
-            busy = min(BUSY_STEPS, phase.steps - 1)
-            for _ in range(busy):
-                state, activity = self.step(first, state, activity, target)
+            state, activity = self.start(batch)
+            busy = min(BUSY_STEPS if changed is None else BUSY_SWEEPS, phase.steps - 1)
+            for t in range(busy):
+                row = None if changed is None else changed[t + 1]
+                state, activity = self.step(first, state, activity, target, row)
             caches = [self._add_up(n, activity) for n in range(1, len(self.couplings))]
         before, flips, moves = state, *([EventList.of(s) for s in state] for _ in range(2))
-        pairs = list(zip(self.couplings[1:], caches, strict=True))
-        targets = [*[Target()] * len(pairs), target]
-        for _ in range(busy, phase.steps):
-            # All layers move at once; then all sums follow the bits that flipped.
-            before, ups, downs = state, [first], []
-            for n, (fast, cache) in enumerate(pairs, 1):
-                if isinstance(fast, FastConv):
-                    ups.append(_pool(fast, activity[n], cache, moves[n]))
-                    _drive(fast, cache, moves[n])
-                    downs.append(cache.drive)
-                else:
-                    ups.append(cache.up)
-                    downs.append(cache.down)
-            moved = [
-                self._advance(n, up, down, state[n], targets[n], flips[n])
-                for n, (up, down) in enumerate(zip(ups, [*downs, None], strict=True))
-            ]
-            state, activity = [s for s, _ in moved], [a for _, a in moved]
-            for n, (fast, cache) in enumerate(pairs):
-                if isinstance(fast, FastConv):
-                    _convolve(fast, cache, flips[n])
-                else:
-                    _multiply(fast, cache, flips[n], flips[n + 1])
-            flips, moves = ([each.turned() for each in lists] for lists in (flips, moves))
-        residual = largest_change(state, before)
-        return Phase(state, activity, residual, self._ran(phase.steps), caches)
+        for t in range(busy, phase.steps):
+            before, state, activity = state, [*state], [*activity]
+            sweep = Sweep() if changed is None else Sweep(changed[t], changed[t + 1])
+            for layers in self.network.turns:
+                self._turn(layers, first, state, activity, caches, flips, moves, target, sweep)
+        if changed is None:
+            rest = largest_change(state, before), self._ran(phase.steps)
+        else:
+            rest = rest_of_bits(changed[1:])
+        return Phase(state, activity, *rest, caches)
+
+    def _turn(
+        self,
+        layers: range,
+        first: Tensor,
+        state: list[Tensor],
+        activity: list[Tensor],
+        caches: list[Any],
+        flips: list[EventList],
+        moves: list[EventList],
+        target: Target,
+        sweep: Sweep,
+    ) -> None:
+        """Some layers move at once; then all sums follow their bits that flipped."""
+        pairs = list(enumerate(zip(self.couplings[1:], caches, strict=True), 1))
+        ups, downs = {0: first}, {}
+        for n, (fast, cache) in pairs:
+            if isinstance(fast, FastDense):
+                ups[n], downs[n - 1] = cache.up, cache.down
+                continue
+            # It drives the layer above, the layer below, or both.
+            sends = n - 1 in layers
+            ups[n] = _pool(fast, activity[n], cache, moves[n] if sends else EventList(), sweep)
+            downs[n - 1] = cache.drive
+            if sends:
+                _drive(fast, cache, moves[n])
+                moves[n] = moves[n].turned()
+        moved = {}
+        for n in layers:
+            mine = target if n + 1 == len(state) else Target()
+            bits = None if sweep.changed is None else activity[n]
+            args = ups[n], downs.get(n), state[n], mine, flips[n], sweep, bits
+            moved[n] = self._advance(n, *args)
+        for n, found in moved.items():
+            state[n], activity[n] = found
+        flipped = [each if n in layers else EventList() for n, each in enumerate(flips)]
+        for n, (fast, cache) in pairs:
+            if isinstance(fast, FastDense):
+                _multiply(fast, cache, flipped[n - 1], flipped[n])
+            elif n - 1 in layers:
+                _convolve(fast, cache, flipped[n - 1])
+        for n in layers:
+            flips[n] = flips[n].turned()
 
     def _add_up(self, n: int, activity: list[Tensor]) -> Any:
         """Sums of coupling n from scratch; drives are still 0, as if nothing had been sent yet."""
@@ -129,8 +175,10 @@ class ConvEvents(Stepwise):
 # --- sums that follow events: launches, then kernels
 
 
-def _pool(fast: FastConv, above: Tensor, cache: ConvCache, moves: EventList) -> Tensor:
-    """Pooled sums of the maps; lists the bits above that are sent elsewhere than before."""
+def _pool(
+    fast: FastConv, above: Tensor, cache: ConvCache, moves: EventList, sweep: Sweep
+) -> Tensor:
+    """Pooled sums of the maps; may list the bits above that are sent elsewhere than before."""
     pooled = channels_last(len(above), fast.above_shape, torch.float32, above.device)
     fast.launch(
         pool_events_kernel,
@@ -139,6 +187,7 @@ def _pool(fast: FastConv, above: Tensor, cache: ConvCache, moves: EventList) -> 
         cache.places,
         pooled,
         moves,
+        sweep,
         len(above),
         count=pooled.numel(),
     )
@@ -184,9 +233,10 @@ def _convolve(fast: FastConv, cache: ConvCache, flips: EventList) -> None:
 
 
 def _multiply(fast: FastDense, cache: DenseCache, below: EventList, above: EventList) -> None:
-    """Bring the sums in both directions up to date."""
+    """Bring the sums in both directions up to date, or in one of them."""
     (batch, outputs), inputs = cache.up.shape, cache.down.shape[1]
-    tiles = -(-outputs // TILE) + -(-inputs // TILE)
+    tiles = -(-outputs // TILE) if below.counts is not None else 0
+    tiles += -(-inputs // TILE) if above.counts is not None else 0
     dense_events_kernel[(batch, tiles)](
         below,
         above,
@@ -213,6 +263,7 @@ def pool_events_kernel(
     places,  # uint8, like above, changed in place: where each bit is sent, or SILENT
     pooled,  # f32, like above
     moves,  # EventList: unit << 8 | old place << 4 | new place
+    sweep,
     batch,
     count,
     pooling,  # Pooling
@@ -222,21 +273,25 @@ def pool_events_kernel(
     """Max-pool, and list the bits above that are sent elsewhere than before."""
     index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = index < count
-    tl.store(moves.spent + index, 0, mask=index < batch)
+    if moves.events is not None:
+        tl.store(moves.spent + index, 0, mask=index < batch)
     units = pooling.channels * pooling.columns * pooling.rows
     sample = index // units
+    if sweep.moving is not None:
+        inside &= tl.load(sweep.moving + sample, mask=inside, other=0) > 0
     corner = pool_corner(index, pooling, POOL)
     best, winner = largest_in_pool(maps + corner, inside, pooling.width, pooling.channels, POOL)
     tl.store(pooled + index, best.to(tl.float32), mask=inside)
-    sent = tl.load(above + index, mask=inside, other=0.0) > 0.0
-    new = tl.where(sent, winner, SILENT)
-    old = tl.load(places + index, mask=inside, other=SILENT).to(tl.int32)
-    changed = inside & (new != old)
-    tl.store(places + index, new.to(tl.uint8), mask=changed)
-    one = tl.full((BLOCK,), 1, tl.int32)
-    at = tl.atomic_add(moves.counts + sample, one, mask=changed, sem="relaxed")
-    event = ((index % units) << 8) | (old << 4) | new
-    tl.store(moves.events + sample * units + at, event, mask=changed)
+    if moves.events is not None:
+        sent = tl.load(above + index, mask=inside, other=0.0) > 0.0
+        new = tl.where(sent, winner, SILENT)
+        old = tl.load(places + index, mask=inside, other=SILENT).to(tl.int32)
+        changed = inside & (new != old)
+        tl.store(places + index, new.to(tl.uint8), mask=changed)
+        one = tl.full((BLOCK,), 1, tl.int32)
+        at = tl.atomic_add(moves.counts + sample, one, mask=changed, sem="relaxed")
+        event = ((index % units) << 8) | (old << 4) | new
+        tl.store(moves.events + sample * units + at, event, mask=changed)
 
 
 @triton.jit
@@ -333,7 +388,7 @@ def up_events_kernel(
 
 @triton.jit
 def dense_events_kernel(
-    flips_below,  # EventList; -1 - i where a bit fell to 0
+    flips_below,  # EventList, or none; -1 - i where a bit fell to 0
     flips_above,
     turned,  # (below, above)
     kernel,  # (above, below)
@@ -346,14 +401,18 @@ def dense_events_kernel(
 ):
     """Sums of a dense coupling, in both directions, after bits on either side flipped."""
     sample, tile = tl.program_id(0), tl.program_id(1)
-    tiles = tl.cdiv(above, TILE)
-    if tile < tiles:
-        events, count = flips_below.events + sample * below, tl.load(flips_below.counts + sample)
-        if count > 0:
-            sums = up + sample * above
-            add_tile(sums, turned, above, events, count, tile * TILE, GROUP, TILE)
-    else:
-        events, count = flips_above.events + sample * above, tl.load(flips_above.counts + sample)
-        if count > 0:
-            sums, start = down + sample * below, (tile - tiles) * TILE
-            add_tile(sums, kernel, below, events, count, start, GROUP, TILE)
+    if flips_below.events is not None:
+        if tile < tl.cdiv(above, TILE):
+            events = flips_below.events + sample * below
+            count = tl.load(flips_below.counts + sample)
+            if count > 0:
+                sums = up + sample * above
+                add_tile(sums, turned, above, events, count, tile * TILE, GROUP, TILE)
+        tile -= tl.cdiv(above, TILE)
+    if flips_above.events is not None:  # noqa: SIM102, known when compiling
+        if tile >= 0:
+            events = flips_above.events + sample * above
+            count = tl.load(flips_above.counts + sample)
+            if count > 0:
+                sums = down + sample * below
+                add_tile(sums, kernel, below, events, count, tile * TILE, GROUP, TILE)

@@ -5,9 +5,11 @@ few busy steps by matrix products. Sums are kept, and a neuron that flips adds o
 column of weights. What a flip costs is one row of memory; what a quiet step costs is one pass over
 the states. A program stops as soon as a step changes no state at all: every later step would change
 nothing either. The order of events is left to chance: their sums are integers.
+
+Bits alone move in turn and keep no state: a layer whose neighbours have not flipped is passed over.
 """
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -16,8 +18,9 @@ import triton.language as tl
 from torch import Tensor
 
 from binep.core.couplings import Dense
+from binep.core.dynamics import EnergyBased, Hopfield
 from binep.core.gradients import Learning
-from binep.core.network import Network
+from binep.core.network import UPDATES, Network
 from binep.core.neurons import Heaviside
 from binep.core.plan import PhasePlan
 from binep.core.weights import BinaryWeight
@@ -29,6 +32,8 @@ from binep.engines.cuda.rules import Target, handicap, pull, step
 
 WIDE = 1024  # from here on a flip's row of weights costs more than a share of a matrix product
 NARROW = 256  # neurons that are passed over in one small block
+BUSY_SWEEPS = 2  # of bits alone in a wide network
+EVEN_TURN = tl.constexpr(0x2AAAAAAA)  # bits of the layers of even number
 
 
 class Layer(NamedTuple):
@@ -37,12 +42,13 @@ class Layer(NamedTuple):
     Attributes:
         up, down: int32, sums from below and from above; changed, like state and bits.
         events: int32, scratch: neurons that flipped; -1 - i if to 0.
+        state: of bits alone only that of the outputs is there.
         gain, bias: f32. kernel, turned: its signs, (SIZE, size below) and the other way round.
     """
 
     up: Tensor | None
     down: Tensor | None
-    state: Tensor
+    state: Tensor | None
     bits: Tensor
     events: Tensor
     gain: Tensor | None
@@ -53,47 +59,76 @@ class Layer(NamedTuple):
     BLOCK: Any
 
 
+class Start(NamedTuple):
+    """How a phase of bits alone begins, (batch,).
+
+    Attributes:
+        changed: int32, whether a bit has changed in the sweep under way, of which the first turn is
+            over; None: it begins with a whole one.
+        residual: f32, of the phase before: where it is 0 only outputs can move, by the nudge.
+    """
+
+    changed: Tensor | None = None
+    residual: Tensor | None = None
+
+
 @triton.jit
 def events_kernel(
     first,  # f32, (batch, size of layer 0): its constant drive
     layers,
     counts,  # int32, (batch, 2, LAYERS), zero: how many flipped, for odd and even steps
+    start,
     target,
     neuron,
     residual,  # f32, (batch,)
     ran,  # int32, (batch,)
     steps,
     LAYERS: tl.constexpr,
+    TURNS: tl.constexpr,
     PACKED: tl.constexpr,  # whether signs are of one byte each
 ):
     """A phase of a sample."""
     sample = tl.program_id(0).to(tl.int64)
+    # One bit for each layer that may move, with turns: a neighbour has flipped since it last did.
+    pushed = (1 << LAYERS) - 1
+    if start.changed is not None:
+        pushed = pushed & EVEN_TURN
+    elif start.residual is not None:
+        moves = tl.load(start.residual + sample) > 0.0
+        pushed = tl.where(moves, pushed, 1 << (LAYERS - 1))
     change = 1.0
     t = 0
     while (t < steps) & (change > 0.0):
         now = counts + (sample * 2 + t % 2) * LAYERS
         later = counts + (sample * 2 + (t + 1) % 2) * LAYERS
         change = 0.0
-        for n in tl.static_range(LAYERS):
-            tl.store(later + n, 0)
-            down_gain = tl.load(layers[n + 1].gain) if n + 1 < LAYERS else 0.0
-            change = tl.maximum(change, _pass_layer(
-                first, layers[n], down_gain, now + n, target, neuron, sample, n + 1 == LAYERS
-            ))  # fmt: skip
+        if start.changed is not None:
+            change = tl.where(t == 0, tl.load(start.changed + sample).to(tl.float32), 0.0)
         t += 1
-        tl.debug_barrier()
-        for n in tl.static_range(LAYERS):
-            count = tl.load(now + n)
-            if count > 0:
-                events = layers[n].events + sample * layers[n].SIZE
-                if n + 1 < LAYERS:
-                    sums = layers[n + 1].up + sample * layers[n + 1].SIZE
-                    turned = layers[n + 1].turned
-                    _add_rows(sums, turned, events, count, layers[n + 1].SIZE, PACKED)
-                if n > 0:
-                    sums = layers[n - 1].down + sample * layers[n - 1].SIZE
-                    _add_rows(sums, layers[n].kernel, events, count, layers[n - 1].SIZE, PACKED)
-        tl.debug_barrier()
+        for turn in tl.static_range(TURNS):
+            for n in tl.static_range(turn, LAYERS, TURNS):
+                tl.store(later + n, 0)
+                down_gain = tl.load(layers[n + 1].gain) if n + 1 < LAYERS else 0.0
+                if (TURNS == 1) | ((pushed >> n) & 1 > 0):
+                    change = tl.maximum(change, _pass_layer(
+                        first, layers[n], down_gain, now + n, target, neuron, sample,
+                        n + 1 == LAYERS,
+                    ))  # fmt: skip
+            tl.debug_barrier()
+            for n in tl.static_range(turn, LAYERS, TURNS):
+                pushed = pushed & ~(1 << n)
+                count = tl.load(now + n)
+                if count > 0:
+                    pushed = pushed | (5 << n) >> 1  # both neighbours
+                    events = layers[n].events + sample * layers[n].SIZE
+                    if n + 1 < LAYERS:
+                        sums = layers[n + 1].up + sample * layers[n + 1].SIZE
+                        turned = layers[n + 1].turned
+                        _add_rows(sums, turned, events, count, layers[n + 1].SIZE, PACKED)
+                    if n > 0:
+                        sums = layers[n - 1].down + sample * layers[n - 1].SIZE
+                        _add_rows(sums, layers[n].kernel, events, count, layers[n - 1].SIZE, PACKED)
+            tl.debug_barrier()
     tl.store(residual + sample, change)
     tl.store(ran + sample, t)
 
@@ -120,18 +155,27 @@ def _pass_layer(first, layer, down_gain, count, target, neuron, sample, TOP: tl.
         if layer.down is not None:
             sums = tl.load(layer.down + row + i, mask=inside, other=0).to(tl.float32)
             drive = drive + down_gain * sums
-        s = tl.load(layer.state + row + i, mask=inside, other=0.0)
+        if neuron.BITS:
+            s = drive
+            was = tl.load(layer.bits + row + i, mask=inside, other=0) > 0
+        else:
+            s = tl.load(layer.state + row + i, mask=inside, other=0.0)
+            was = s >= neuron.threshold  # a bit follows its state: it need not be read
         force = None
         if TOP and target.margin is not None:
             drive = drive + handicap(target, label, i)
         if TOP and target.beta is not None:
             force = pull(target, label, i, s, row + i, inside)
         new = step(s, drive, force, neuron)
-        tl.store(layer.state + row + i, new, mask=inside)
-        largest = tl.maximum(largest, tl.where(inside, tl.abs(new - s), 0.0))
-        # A bit follows its state: what it was need not be read.
+        if layer.state is not None:
+            tl.store(layer.state + row + i, new, mask=inside)
         fires = new >= neuron.threshold
-        flipped = inside & (fires != (s >= neuron.threshold))
+        flipped = inside & (fires != was)
+        if neuron.BITS:
+            change = tl.where(flipped, 1.0, 0.0)
+        else:
+            change = tl.where(inside, tl.abs(new - s), 0.0)
+        largest = tl.maximum(largest, change)
         place = tl.atomic_add(
             count + tl.zeros_like(i), tl.full((BLOCK,), 1, tl.int32), mask=flipped, sem="relaxed",
             scope="cta",
@@ -246,6 +290,8 @@ class DenseEvents(Stepwise):
         couplings=frozenset({Dense}),
         weights=frozenset({BinaryWeight}),
         neurons=frozenset({Heaviside}),
+        dynamics=frozenset({EnergyBased, Hopfield}),
+        updates=frozenset(UPDATES),
         limits=_limits,
     )
 
@@ -261,22 +307,68 @@ class DenseEvents(Stepwise):
     ) -> Phase:
         target = self.target_of(phase, origin, labels)
         if origin is not None:
-            lists = (origin.state, origin.activity, *origin.carried)
-            state, bits, *sums = ([_copy(each) for each in tensors] for tensors in lists)
-            return self._run(first, state, bits, Sums(*sums), phase.steps, target)
+            lists = (origin.activity, *origin.carried)
+            bits, *sums = ([_copy(each) for each in tensors] for tensors in lists)
+            if self.network.dynamics.bits:
+                state = [*bits[:-1], origin.state[-1].clone()]
+            else:
+                state = [each.clone() for each in origin.state]
+            start = Start(residual=origin.residual)
+            return self._run(first, state, bits, Sums(*sums), phase.steps, target, start)
         sizes = [shape[0] for shape in self.network.layer_shapes]
-        busy = min(BUSY_STEPS if min(sizes) >= WIDE else 2, phase.steps - 1)
+        wide = min(sizes) >= WIDE
         state, bits = self.start(len(first))
+        if self.network.dynamics.bits:
+            busy = min(BUSY_SWEEPS if wide else 0, phase.steps - 1)
+            return self._settle_bits(first, state, bits, phase.steps, busy, target)
+        busy = min(BUSY_STEPS if wide else 2, phase.steps - 1)
         for _ in range(busy):
             state, bits = self.step(first, state, bits, target)
-        sums = Sums([None], [])
-        for n, fast in enumerate(self.couplings[1:]):
-            sums.up.append(fast.up(bits[n])[0].to(torch.int32))
-            sums.down.append(fast.down(bits[n + 1], None).to(torch.int32))
-        sums.down.append(None)
-        phase_end = self._run(first, state, bits, sums, phase.steps - busy, target)
+        phase_end = self._run(first, state, bits, self._sums(bits), phase.steps - busy, target)
         phase_end.ran += busy
         return phase_end
+
+    def _settle_bits(
+        self,
+        first: Tensor,
+        state: list[Tensor],
+        bits: list[Tensor],
+        steps: int,
+        busy: int,
+        target: Target,
+    ) -> Phase:
+        """A free phase of bits alone: some sweeps and a turn by matrix products, then by events."""
+        changed = self.unchanged(busy + 1, len(first))
+        dark = not bool(self.network.neuron(torch.tensor(self.network.initial_state)))
+        silent = set(range(len(bits))) if dark else set()
+        for turn in range(2 * busy + 1):
+            layers = self.network.turns[turn % 2]
+            sources, row = dict(enumerate(bits)), changed[turn // 2]
+            found = self._move(layers, first, sources, None, target, row, silent)
+            for n, moved in found.items():
+                state[n], bits[n] = moved
+            silent -= set(layers)
+        start = Start(changed=changed[-1])
+        sums = self._sums(bits, silent)
+        phase_end = self._run(first, state, bits, sums, steps - busy, target, start)
+        # A sample may have come to rest in one of those sweeps.
+        phase_end.ran += changed[:-1].sum(0, dtype=torch.int32)
+        return phase_end
+
+    def _sums(self, bits: list[Tensor], silent: Container[int] = ()) -> Sums:
+        """From scratch; layers that are `silent` send nothing."""
+
+        def whole(source: int, target: int) -> Tensor:
+            if source in silent:
+                return torch.zeros_like(bits[target], dtype=torch.int32)
+            if source < target:
+                return self.couplings[target].up(bits[source])[0].to(torch.int32)
+            return self.couplings[source].down(bits[source], None).to(torch.int32)
+
+        top = len(bits) - 1
+        ups = [whole(n - 1, n) for n in range(1, top + 1)]
+        downs = [whole(n + 1, n) for n in range(top)]
+        return Sums([None, *ups], [*downs, None])
 
     def _run(
         self,
@@ -286,10 +378,11 @@ class DenseEvents(Stepwise):
         sums: Sums,
         steps: int,
         target: Target,
+        start: Start = Start(),  # noqa: B008, it is a value
     ) -> Phase:
         """Steps from some sums; all is changed in place."""
         residual, ran = per_sample(first)
-        count = len(state)
+        count, turns = len(state), len(self.network.turns)
         layers = tuple(
             self._layer(n, *tensors)
             for n, tensors in enumerate(zip(*sums, state, bits, strict=True))
@@ -298,12 +391,14 @@ class DenseEvents(Stepwise):
             first,
             layers,
             torch.zeros(len(first), 2, count, dtype=torch.int32, device=self.device),
+            start if turns > 1 else Start(),
             target,
             self.neuron,
             residual,
             ran,
             steps,
             LAYERS=count,
+            TURNS=turns,
             PACKED=self.dtype == torch.int8,
             num_warps=16,
             enable_fp_fusion=False,
@@ -321,9 +416,10 @@ class DenseEvents(Stepwise):
             gain, kernel, turned = fast.coupling.synapses.gain.detach(), fast.kernel, fast.turned
             bias = fast.coupling.bias
             bias = None if bias is None else bias.detach()
-        events = torch.empty_like(state, dtype=torch.int32)
+        events = torch.empty_like(bits, dtype=torch.int32)
         flags = tl.constexpr(size), tl.constexpr(block)
-        return Layer(up, down, state, bits, events, gain, bias, kernel, turned, *flags)
+        kept = None if self.network.dynamics.bits and n + 1 < len(self.couplings) else state
+        return Layer(up, down, kept, bits, events, gain, bias, kernel, turned, *flags)
 
 
 def _copy(tensor: Tensor | None) -> Tensor | None:

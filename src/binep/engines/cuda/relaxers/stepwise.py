@@ -4,7 +4,7 @@ Kernels are element-wise over arrays whose last axis is the channel (dense layer
 that one index arithmetic serves dense and convolutional layers.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -13,13 +13,19 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from binep.core.dynamics import Prototypical
+from binep.core.dynamics import EnergyBased, Hopfield, Prototypical
 from binep.core.network import UPDATES
 from binep.core.plan import PhasePlan
 from binep.engines.base import Capabilities
 from binep.engines.cuda.convolution import launch
 from binep.engines.cuda.layout import FastConv, FastDense
-from binep.engines.cuda.relaxers.base import Phase, Relaxer, all_dense, largest_change
+from binep.engines.cuda.relaxers.base import (
+    Phase,
+    Relaxer,
+    all_dense,
+    largest_change,
+    rest_of_bits,
+)
 from binep.engines.cuda.rules import (
     Target,
     down_from_few,
@@ -63,13 +69,32 @@ class Down(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A layer: f32 states before and after, what it then sends; its channels and neurons."""
+    """A layer.
 
-    state: Tensor
-    moved: Tensor
+    Attributes:
+        state, moved: f32, before and after; None where that is not needed.
+        bits, activity: what it sends before (of bits alone) and after.
+        channels, units: how many there are.
+    """
+
+    state: Tensor | None
+    moved: Tensor | None
+    bits: Tensor | None
     activity: Tensor
     channels: int
     units: int
+
+
+class Sweep(NamedTuple):
+    """What bits alone do in a sweep: int32, (batch,).
+
+    Attributes:
+        moving: the samples that do not rest yet; None: all are moved.
+        changed: set to 1 where a bit changes.
+    """
+
+    moving: Tensor | None = None
+    changed: Tensor | None = None
 
 
 class EventList(NamedTuple):
@@ -120,12 +145,16 @@ def from_above(down, sums):
 
 
 @triton.jit
-def advance_kernel(layer, up, down, target, listed, neuron, count, BLOCK: tl.constexpr):
+def advance_kernel(layer, up, down, target, listed, sweep, neuron, count, BLOCK: tl.constexpr):
     """One time step of one layer: drive from both neighbours, nudge, new state, activity."""
     index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = index < count
     units = layer.units
     channel, sample, unit = index % layer.channels, index // units, index % units
+    if listed.events is not None:
+        tl.store(listed.spent + index, 0, mask=index < count // units)
+    if sweep.moving is not None:
+        inside &= tl.load(sweep.moving + sample, mask=inside, other=0) > 0
     drive = scaled(up, tl.load(up.sums + index, mask=inside, other=0), channel, inside)
     if down.sums is not None:
         if down.kernel is not None:
@@ -134,7 +163,9 @@ def advance_kernel(layer, up, down, target, listed, neuron, count, BLOCK: tl.con
         else:
             below = tl.load(down.sums + index, mask=inside, other=0)
         drive = drive + from_above(down, below)
-    s = tl.load(layer.state + index, mask=inside, other=0.0)
+    s = drive
+    if layer.state is not None:
+        s = tl.load(layer.state + index, mask=inside, other=0.0)
     force = None
     if target.labels is not None:
         label = tl.load(target.labels + sample, mask=inside, other=0)
@@ -143,15 +174,19 @@ def advance_kernel(layer, up, down, target, listed, neuron, count, BLOCK: tl.con
         if target.beta is not None:
             force = pull(target, label, unit, s, index, inside)
     was = s >= neuron.threshold
+    if layer.bits is not None:
+        was = tl.load(layer.bits + index, mask=inside, other=0.0) > 0
     s = step(s, drive, force, neuron)
     a = sent(s, neuron, target.beta is not None)
-    tl.store(layer.moved + index, s, mask=inside)
+    if layer.moved is not None:
+        tl.store(layer.moved + index, s, mask=inside)
     tl.store(layer.activity + index, a.to(layer.activity.dtype.element_ty), mask=inside)
+    fires = s >= neuron.threshold
+    flipped = inside & (fires != was)
+    if sweep.changed is not None:
+        tl.store(sweep.changed + sample, 1, mask=flipped)
     if listed.events is not None:
-        fires = s >= neuron.threshold
-        tl.store(listed.spent + index, 0, mask=index < count // units)
         one = tl.full((BLOCK,), 1, tl.int32)
-        flipped = inside & (fires != was)
         at = tl.atomic_add(listed.counts + sample, one, mask=flipped, sem="relaxed")
         event = tl.where(fires, unit, -1 - unit)
         tl.store(listed.events + sample * units + at, event, mask=flipped)
@@ -189,7 +224,9 @@ def few_outputs_kernel(
 class Stepwise(Relaxer):
     """Any network."""
 
-    takes = Capabilities(updates=frozenset(UPDATES))
+    takes = Capabilities(
+        dynamics=frozenset({Prototypical, EnergyBased, Hopfield}), updates=frozenset(UPDATES)
+    )
 
     def relax(
         self, first: Tensor, phase: PhasePlan, origin: Phase | None, labels: Tensor | None
@@ -201,6 +238,11 @@ class Stepwise(Relaxer):
             state, activity = self.start(len(first))
             if self._two_coloured:
                 return self._free_two_coloured(first, state, activity, phase.steps)
+        if self.network.dynamics.bits:
+            changed = self.unchanged(phase.steps, len(first))
+            for row in changed:
+                state, activity = self.step(first, state, activity, target, row)
+            return Phase(state, activity, *rest_of_bits(changed))
         before = state
         for _ in range(phase.steps):
             before = state
@@ -210,13 +252,26 @@ class Stepwise(Relaxer):
     def _ran(self, steps: int) -> Tensor:
         return torch.full((1,), steps, dtype=torch.int32, device=self.device)
 
+    def unchanged(self, sweeps: int, batch: int) -> Tensor:
+        """Whether a bit of a sample changed in a sweep: not yet."""
+        return torch.zeros(sweeps, batch, dtype=torch.int32, device=self.device)
+
     def step(
-        self, first: Tensor, state: list[Tensor], activity: list[Tensor], target: Target
+        self,
+        first: Tensor,
+        state: list[Tensor],
+        activity: list[Tensor],
+        target: Target,
+        changed: Tensor | None = None,
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """All layers move at once, or those of each turn from what the turn before has become."""
+        """All layers move at once, or those of each turn from what the turn before has become.
+
+        Args:
+            changed: int32, (batch,), set to 1 where a bit changes; of bits alone.
+        """
         state, activity = [*state], [*activity]
         for layers in self.network.turns:
-            found = self._move(layers, first, dict(enumerate(activity)), state, target)
+            found = self._move(layers, first, dict(enumerate(activity)), state, target, changed)
             for n, moved in found.items():
                 state[n], activity[n] = moved
         return state, activity
@@ -238,16 +293,22 @@ class Stepwise(Relaxer):
         sources: Mapping[int, Tensor],
         state: list[Tensor] | None = None,
         target: Target = Target(),  # noqa: B008, it is a value
+        changed: Tensor | None = None,
+        silent: Container[int] = (),
     ) -> dict[int, tuple[Tensor, Tensor]]:
         """Some layers' next states and activities, from the activities of their neighbours.
 
         Args:
             state: where they are; free prototypical layers need not know.
+            changed: see `step`.
+            silent: layers that are known to send nothing.
         """
         top, found = len(self.couplings) - 1, {}
         ups: dict[int, tuple[Tensor, Tensor | None]] = {0: (first, None)}
         for n in {*layers, *(n + 1 for n in layers if n < top and self._pools(n + 1))}:
-            if n > 0 and not (n == top and self._few):
+            if n - 1 in silent:
+                ups[n] = torch.zeros_like(sources[n], dtype=torch.float32), None
+            elif n > 0 and not (n == top and self._few):
                 ups[n] = self.couplings[n].up(sources[n - 1])
         for n in layers:
             here = None if state is None else state[n]
@@ -255,13 +316,13 @@ class Stepwise(Relaxer):
                 found[n] = self._advance_few(sources[n - 1], here, target)
                 continue
             down = None
-            if n < top:
+            if n < top and n + 1 not in silent:
                 down = sources[n + 1]
                 if not (n + 1 == top and self._few):
                     down = self.couplings[n + 1].down(down, ups.get(n + 1, (None, None))[1])
-            up = ups[n][0]
+            bits, sweep = (None, Sweep()) if changed is None else (sources[n], Sweep(None, changed))
             mine = target if n == top else Target()
-            found[n] = self._advance(n, up, down, up if here is None else here, mine)
+            found[n] = self._advance(n, ups[n][0], down, here, mine, sweep=sweep, bits=bits)
         return found
 
     # In prototypical dynamics a free layer moves by its neighbours alone, so that a step of all
@@ -325,9 +386,11 @@ class Stepwise(Relaxer):
         n: int,
         up: Tensor,
         down: Tensor | None,
-        state: Tensor,
+        state: Tensor | None,
         target: Target,
         listed: EventList = EventList(),  # noqa: B008, it is a value
+        sweep: Sweep = Sweep(),  # noqa: B008, it is a value
+        bits: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """A layer's next state and activity.
 
@@ -335,12 +398,19 @@ class Stepwise(Relaxer):
             up: sums of the coupling below, of the first one the whole drive.
             down: sums (dense) or drive of the one above; activities of a few outputs.
             listed: where to list the bits that flip.
+            bits: of bits alone, what it sends. Where samples are left out, it is changed in place,
+                and so is the state of outputs.
         """
-        moved, activity = torch.empty_like(state), torch.empty_like(state, dtype=self.dtype)
-        layer = Step(state, moved, activity, state.shape[1], state[0].numel())
-        count, args = state.numel(), (self._up(n, up), self._down(n, down), target, listed)
-        launch(advance_kernel, count, layer, *args, self.neuron, count)
-        return moved, activity
+        moved, activity, in_place = None, bits, sweep.moving is not None
+        if bits is None or n + 1 == len(self.couplings):
+            moved = state if in_place else torch.empty_like(up, dtype=torch.float32)
+        if activity is None or not in_place:
+            activity = torch.empty_like(up, dtype=self.dtype)
+        before = state if bits is None else None
+        layer = Step(before, moved, bits, activity, up.shape[1], up[0].numel())
+        args = self._up(n, up), self._down(n, down), target, listed, sweep
+        launch(advance_kernel, up.numel(), layer, *args, self.neuron, up.numel())
+        return activity if moved is None else moved, activity
 
     def _advance_few(
         self, below: Tensor, state: Tensor | None, target: Target
