@@ -7,18 +7,19 @@ Real neurons take half of the steps in turn; bits lose their inner state (`hopfi
 first train on digits (those that come with binep, stretched to the size that the recipe asks for),
 since samples of an untrained network rest sooner; then they take turns, and the table has the
 median mini-batch times the mini-batches of an epoch. `--cut` compares how finely the convolutions
-of a turn are cut up on a GPU.
+of a turn are cut up on a GPU; `--profile` adds its longest kernels.
 """
 
 import argparse
 import math
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 
 import torch
 import torch.nn.functional as F
+from torch.profiler import ProfilerActivity, profile
 
 from binep.core.metrics import Tally
 from binep.data import Dataset, Split, load
@@ -44,6 +45,7 @@ BITS = {
     "mnist-1fc-wa": ["network.gain=[2.0, 1.0]", "optimizer.tau=[1e-6, 8e-7]"],
 }
 ROUNDS = 5
+PROFILED = 32  # mini-batches
 
 
 def in_turn(recipe: Recipe) -> list[str]:
@@ -103,6 +105,16 @@ class Subject:
         self.milliseconds.append(1e3 * (time.perf_counter() - start) / len(chosen))
         return self.engine.collect()
 
+    def profile(self, count: int) -> Iterator[str]:
+        """The kernels that take longest, and how often they are launched, in a mini-batch."""
+        with profile(activities=[ProfilerActivity.CUDA]) as found:
+            self.time(PROFILED)
+        self.milliseconds.pop()
+        events = sorted(found.key_averages(), key=lambda each: -each.self_device_time_total)
+        for event in events[:count]:
+            taken, launches = event.self_device_time_total / PROFILED, event.count / PROFILED
+            yield f"{taken:.1f} us in {launches:g}: {event.key[:60]}"
+
     def _wait(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize()
@@ -131,6 +143,8 @@ def measure(name: str, subjects: Sequence[tuple[str, Recipe]], options: argparse
             f"{100 * seen.wrong['average'] / seen.samples:.1f} | {subject.engine.precision} |",
             flush=True,
         )
+        for line in subject.profile(options.profile) if options.profile else ():
+            print(f"  {line}", flush=True)
 
 
 def main() -> None:
@@ -141,6 +155,7 @@ def main() -> None:
     parser.add_argument("--engine", default="auto")
     parser.add_argument("--device", default="auto", choices=DEVICES)
     parser.add_argument("--cut", type=int, nargs="*", help="terms of a sum in one program")
+    parser.add_argument("--profile", type=int, default=0, help="kernels to be shown, on a GPU")
     options = parser.parse_args()
     print("| recipe | layers | ms | slowest | s/epoch | ratio | steps | wrong % | precision |")
     print("|---|---|--:|--:|--:|--:|--:|--:|---|")
