@@ -212,7 +212,7 @@ def cost_of_baseline(baseline: Baseline, inputs: int, classes: int) -> TrainingC
         neuron_bits=2 + FLOAT if is_binary else 2 * FLOAT,
         sums=sum(used) + sum(used[1:]),
         products=sum(used),
-        of="real errors" + (", forward bits" if is_binary else " and activities"),
+        of="real errors" + (" and bits" if is_binary else " and activities"),
     )
 
 
@@ -221,15 +221,27 @@ def cost_of_recipe(recipe: Recipe, steps: float | None = None) -> TrainingCost:
 
     A real neuron keeps its state and that of the free phase; one of bits the bit that it sent at
     the end of the free phase, besides its state: real, or with Hopfield dynamics the bit itself.
+    Through time a neuron keeps its states of all steps that are gone back through, and its error.
 
     Args:
         steps: steps of both phases, where fewer are taken than the recipe allows.
     """
-    network, keys = recipe.build_network(), recipe.learning
+    keys = recipe.learning
+    with torch.device("meta"):
+        network = recipe.build_network()
     used = [
         coupling.products(shape)
         for coupling, shape in zip(network.couplings, network.shapes[:-1], strict=True)
     ]
+    if keys.method == "bptt":
+        back = keys.nudged_steps
+        return TrainingCost(
+            synapse_bits=1 + FLOAT,
+            neuron_bits=(back + 1) * FLOAT,
+            sums=used[0] + 2 * (keys.free_steps + back) * sum(used[1:]),
+            products=used[0] + 2 * back * sum(used[1:]),
+            of="real errors and activities",
+        )
     phases = 2 if keys.sign == "centered" else 1
     taken = keys.free_steps + phases * keys.nudged_steps if steps is None else steps
     state = 1 if recipe.network.dynamics == "hopfield" else FLOAT
