@@ -3,13 +3,15 @@
     python benchmarks/league.py                             league.md, from what is there
     python benchmarks/league.py train [--data-dir DIR] [--epochs 5] [--seeds 3]
 
-`train` trains the feed-forward baselines that are missing in evidence/league.json, one thread each. The other rows
-are runs in evidence/, read after as many epochs; they are trained by `binep train` and `binep results`.
+`train` trains the feed-forward baselines that are missing in evidence/league.json, on one thread.
+The other rows are runs in evidence/, read after as many epochs; they are trained by `binep train`
+and kept by `binep results`.
 """
 
 import argparse
 import json
 import statistics
+import textwrap
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -160,21 +162,34 @@ def _is(training: dict[str, Any], row: Row) -> bool:
 
 
 def page(evidence: Evidence, epochs: int) -> str:
-    return f"""# League table: training networks of bits
+    """The text of league.md."""
+    before = f"""
+        MNIST, all 60,000 training images, seeds from 0, batches of 64, Bop, {epochs} epochs: what
+        each way of learning reaches in the same time, not what it reaches in the end. Test error in
+        %, average readout, mean ± sample standard deviation over n seeds. The baselines
+        (`src/binep/studies/baselines.py`) are feed-forward networks with the same initial weights,
+        order of images and Bop; their gradients come by backpropagation of the same squared error.
+        Settings were chosen on validation images (`evidence/choices/league-1fc512-bits.json`, and
+        the comment in `benchmarks/league.py`) or are the recipes' own. BPTT lets its loss pull at
+        the outputs' drive; mnist-1fc-wa starts from 0."""
+    after = """
+        Training memory: a synapse is its bit and a float32 momentum; a hidden neuron keeps what is
+        needed until the gradient is made. Operations of one training sample: *sums* are synaptic
+        additions of drives and errors, in all steps of all phases, not only of what changed (bits
+        alone: in the steps taken until rest); *products* are synaptic products of the gradient, of
+        what the last column says. Adding a gradient to the momentum and comparing, one each per
+        synapse and mini-batch, is the same for all."""
+    parts = [
+        "# League table: training networks of bits",
+        _filled(before),
+        table(evidence, epochs),
+        _filled(after),
+    ]
+    return "\n\n".join(parts) + "\n"
 
-MNIST, all 60,000 training images, seeds from 0, batches of 64, Bop, {epochs} epochs: what each way of learning reaches in the same
-time, not what it reaches in the end. Test error in %, average readout, mean ± sample standard deviation over n
-seeds. The baselines (`src/binep/studies/baselines.py`) are feed-forward networks with the same initial weights, order of images and Bop; their
-gradients come by backpropagation of the same squared error. Settings were chosen on validation images
-(`evidence/choices/league-1fc512-bits.json` and the comment in `benchmarks/league.py`) or are the recipes' own.
 
-{table(evidence, epochs)}
-
-Training memory: a synapse is its bit and a float32 momentum; a hidden neuron keeps what is needed until the gradient is made.
-Operations of one training sample: *sums* are synaptic additions of drives and errors, all steps of all phases, not
-only what changed (bits alone: steps taken until rest); *products* are synaptic products of the gradient, of what the last column says. Adding a
-gradient to the momentum and comparing, one each per synapse and mini-batch, is the same for all.
-"""
+def _filled(text: str) -> str:
+    return textwrap.fill(" ".join(text.split()), 110)
 
 
 def main() -> None:

@@ -40,11 +40,13 @@ COARSE = 2.0**-11  # float16 between 1/2 and 1
 FURTHEST = 0.5  # what is wrong in a quarter of all places
 PROJECTED = 0.03
 
-# A shifted or scheduled recipe has the network and the phases of the one it extends.
+# A shifted or scheduled recipe has the network and the phases of the one it extends; one for
+# Fashion-MNIST has those of MNIST's.
 NAMES = [
     name
     for name in recipes.names()
-    if not name.endswith(("-schedule", "-shifted", "-awake-plain")) and "digits" not in name
+    if not name.endswith(("-schedule", "-shifted", "-awake-plain"))
+    and not name.startswith(("digits", "fashion"))
 ]
 BINARY = [n for n in NAMES if recipes.load(n).network.activations == "binary"]
 REAL = [n for n in NAMES if n not in BINARY]

@@ -67,11 +67,38 @@ ALSO = {
     "mnist-conv-wa-margin": {"initial_state": 0.0},
     "mnist-conv-wa-shifted": {"initial_state": 0.0},
 }
+ALTERNATING = [
+    f"{base}-alternating"
+    for base in (
+        *("mnist-2fc-w-a", "mnist-conv-w-a", "cifar10-conv-w", "cifar10-conv-w-a"),
+        "cifar10-conv-w-a-centered",
+    )
+]
+# Those of MNIST on other images, until they are asked on images of their own.
+FASHION = {
+    "fashion-1fc-w-a": "mnist-1fc-w-a-shifted",
+    "fashion-2fc-w-a": "mnist-2fc-w-a-shifted",
+    "fashion-conv-w-a": "mnist-conv-w-a-shifted",
+    "fashion-1fc-wa": "mnist-1fc-wa-awake",
+    "fashion-2fc-wa": "mnist-2fc-wa-awake",
+    "fashion-conv-wa": "mnist-conv-wa-shifted",
+}
 DIGITS = ["digits-1fc-w", "digits-1fc-wa", "digits-conv-w", "digits-conv-wa"]
 
 
 def test_every_row_of_the_paper_has_its_recipe():
-    assert set(recipes.names()) == {*PAPER, *REFERENCES, *BEYOND, *DIGITS}
+    beyond = {*BEYOND, *ALTERNATING, *FASHION}
+    assert set(recipes.names()) == {*PAPER, *REFERENCES, *beyond, *DIGITS}
+
+
+@pytest.mark.parametrize("name", ALTERNATING)
+def test_layers_in_turn_take_half_the_steps(name: str):
+    recipe, base = recipes.load(name), recipes.load(name.removesuffix("-alternating"))
+    steps = (base.learning.free_steps // 2, base.learning.nudged_steps // 2)
+    learning = replace(base.learning, free_steps=steps[0], nudged_steps=steps[1])
+    assert recipe.network == replace(base.network, updates="alternating")
+    assert recipe.learning == learning and recipe.optimizer == base.optimizer
+    assert recipe.schedule == base.schedule and recipe.paper.test is None
 
 
 @pytest.mark.parametrize(("name", "base"), BEYOND.items())
@@ -86,6 +113,13 @@ def test_recipes_beyond_the_paper_change_what_their_names_say(name: str, base: s
     assert recipe.data == (replace(paper.data, crop=1) if shifted else paper.data)
     assert recipe.learning != paper.learning or recipe.schedule != paper.schedule
     assert recipe.paper.test is None
+
+
+@pytest.mark.parametrize(("name", "base"), FASHION.items())
+def test_recipes_for_fashion_mnist_are_those_of_mnist_on_other_images(name: str, base: str):
+    recipe, other = recipes.load(name), recipes.load(base)
+    data = replace(other.data, name="fashion-mnist")
+    assert replace(recipe, name=base, summary=other.summary) == replace(other, data=data)
 
 
 @pytest.mark.parametrize("name", recipes.names())
