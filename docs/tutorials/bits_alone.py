@@ -50,7 +50,9 @@ def learn(net: binep.Network, epochs: int = 6) -> list[float]:
     """Test errors per epoch; every mini-batch has 16 images."""
     ep = binep.EquilibriumPropagation(free_steps=20, nudged_steps=10, beta=1.0)
     optimizers = binep.assign_optimizers(net, gamma=1e-4, tau=[1e-4, 3e-5], lr_bias=1e-7)
-    lines = binep.train(net, digits, ep, optimizers, epochs=epochs, batch_size=16, watcher=Watcher())
+    lines = binep.train(
+        net, digits, ep, optimizers, epochs=epochs, batch_size=16, watcher=Watcher()
+    )
     return [line["test_error"]["average"] for line in lines]
 
 

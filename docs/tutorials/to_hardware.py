@@ -68,7 +68,9 @@ plt.ylabel("test error, %")
 written = export(run, folder / "c", "c", Options(vectors=0, momentum_bits=16))
 print(*sorted(path.name for path in written))
 if shutil.which("make") and shutil.which("cc"):
-    done = subprocess.run(["make", "-s", "-C", folder / "c", "check"], capture_output=True, text=True)
+    done = subprocess.run(
+        ["make", "-s", "-C", folder / "c", "check"], capture_output=True, text=True
+    )
     print(done.stdout)
     assert "360 vectors, 0 differ" in done.stdout
 
@@ -82,7 +84,9 @@ if shutil.which("make") and shutil.which("cc"):
 # %%
 generator = np.random.default_rng(0)
 learner = FixedLearner(FixedNetwork(network), FixedRule(learning_rule(run.recipe), 16))
-spoilt = [np.where(generator.random(c.signs.shape) < 0.1, -c.signs, c.signs) for c in network.couplings]
+spoilt = [
+    np.where(generator.random(c.signs.shape) < 0.1, -c.signs, c.signs) for c in network.couplings
+]
 couplings = [
     replace(c, signs=signs.astype(np.int8))
     for c, signs in zip(network.couplings, spoilt, strict=True)
