@@ -4,18 +4,24 @@
     python benchmarks/turns.py cifar10-conv-w-a --cut 800 1600 3200
 
 Real neurons take half of the steps in turn; bits lose their inner state (`hopfield`). Both networks
-first train on digits (those that come with binep, stretched to the size that the recipe asks for),
-since samples of an untrained network rest sooner; then they take turns, and the table has the
-median mini-batch times the mini-batches of an epoch. `--cut` compares how finely the convolutions
-of a turn are cut up on a GPU; `--profile` adds its longest kernels.
+first train, on the recipe's own images with `--data-dir`, otherwise on digits (those that come with
+binep, stretched to the size that the recipe asks for), since samples of an untrained network rest
+sooner; then they take turns, and the table has the median mini-batch times the mini-batches of an
+epoch. "CPU" is processor time, of all threads: on a machine that others use, too, its ratio says
+more. `--json` keeps every round. `--cut` compares how finely the convolutions of a turn are cut up
+on a GPU; `--profile` adds its longest kernels.
 """
 
 import argparse
+import json
 import math
+import os
 import statistics
 import time
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -26,9 +32,11 @@ from binep.data import Dataset, Split, load
 from binep.engines.base import Engine, TakesMany
 from binep.engines.select import DEVICES, select_device, select_engine
 from binep.errors import BinepError
+from binep.files import write_whole
 from binep.studies.bench import mini_batches
 from binep.training import recipe as recipes
 from binep.training.recipe import Recipe
+from binep.training.runs import environment
 from binep.training.trainer import random_streams
 
 RECIPES = (
@@ -44,7 +52,6 @@ RECIPES = (
 BITS = {
     "mnist-1fc-wa": ["network.gain=[2.0, 1.0]", "optimizer.tau=[1e-6, 8e-7]"],
 }
-ROUNDS = 5
 PROFILED = 32  # mini-batches
 
 
@@ -73,7 +80,9 @@ def stretched(recipe: Recipe, device: torch.device) -> Dataset:
 class Subject:
     """An engine, and the mini-batches that it trains on, several in one call if it wants them."""
 
-    def __init__(self, recipe: Recipe, engine: str, device: torch.device, train: int) -> None:
+    def __init__(
+        self, recipe: Recipe, engine: str, device: torch.device, train: int, data_dir: Path | None
+    ) -> None:
         streams = random_streams(0)
         network = recipe.build_network(streams["init"]).to(device)
         optimizers = recipe.build_optimizers(network, streams["noise"])
@@ -81,11 +90,16 @@ class Subject:
         self.engine: Engine = select_engine(engine, network, learning, optimizers, print)
         self.at_once = self.engine.at_once if isinstance(self.engine, TakesMany) else 1
         self.size, self.device = recipe.training.batch_size, device
-        self.source = mini_batches(recipe, stretched(recipe, device), streams)
+        made = (
+            stretched(recipe, device) if data_dir is None else recipe.load_data(data_dir=data_dir)
+        )
+        self.source = mini_batches(recipe, made.to(device), streams)
         self.epoch = math.ceil(recipe.source.train_count / self.size)
         self.milliseconds: list[float] = []
+        self.processor: list[float] = []
         self.time(max(1, train))
         self.milliseconds.clear()
+        self.processor.clear()
 
     def time(self, count: int) -> Tally:
         """Train on so many mini-batches, and note how long one took."""
@@ -95,7 +109,7 @@ class Subject:
             for n in range(0, len(chosen), self.at_once)
         ]
         self._wait()
-        start = time.perf_counter()
+        start, busy = time.perf_counter(), time.process_time()
         for x, labels in calls:
             if isinstance(self.engine, TakesMany):
                 self.engine.train_many(x, labels, self.size)
@@ -103,6 +117,7 @@ class Subject:
                 self.engine.train(x, labels)
         self._wait()
         self.milliseconds.append(1e3 * (time.perf_counter() - start) / len(chosen))
+        self.processor.append(1e3 * (time.process_time() - busy) / len(chosen))
         return self.engine.collect()
 
     def profile(self, count: int) -> Iterator[str]:
@@ -110,6 +125,7 @@ class Subject:
         with profile(activities=[ProfilerActivity.CUDA]) as found:
             self.time(PROFILED)
         self.milliseconds.pop()
+        self.processor.pop()
         events = sorted(found.key_averages(), key=lambda each: -each.self_device_time_total)
         for event in events[:count]:
             taken, launches = event.self_device_time_total / PROFILED, event.count / PROFILED
@@ -120,49 +136,82 @@ class Subject:
             torch.cuda.synchronize()
 
 
-def measure(name: str, subjects: Sequence[tuple[str, Recipe]], options: argparse.Namespace) -> None:
+def measure(
+    name: str, subjects: Sequence[tuple[str, Recipe]], options: argparse.Namespace
+) -> list[dict[str, Any]]:
     """Print a line for each subject; they are timed one after the other, several times."""
     device, made = select_device(options.device), []
     for label, recipe in subjects:
         try:
-            made.append((label, Subject(recipe, options.engine, device, options.train)))
+            common = options.engine, device, options.train, options.data_dir
+            made.append((label, Subject(recipe, *common)))
         except BinepError as error:
             print(f"| {name} | {label} | {error} |", flush=True)
     tallies: dict[str, Tally] = {}
-    for _ in range(ROUNDS):
+    for _ in range(options.rounds):
         for label, subject in made:
             tallies[label] = subject.time(options.batches)
-    first = None
+    first, found = None, []
     for label, subject in made:
         middle, seen = statistics.median(subject.milliseconds), tallies[label]
-        first = first or middle
+        busy = statistics.median(subject.processor)
+        first = first or (middle, busy)
         steps = (f"{n / seen.batches:.1f}" for n in (seen.free_steps, seen.nudged_steps))
         print(
             f"| {name} | {label} | {middle:.3f} | {max(subject.milliseconds):.3f} | "
-            f"{middle * subject.epoch / 1e3:.2f} | {first / middle:.2f} | {' + '.join(steps)} | "
+            f"{middle * subject.epoch / 1e3:.2f} | {first[0] / middle:.2f} | {busy:.3f} | "
+            f"{first[1] / busy:.2f} | {' + '.join(steps)} | "
             f"{100 * seen.wrong['average'] / seen.samples:.1f} | {subject.engine.precision} |",
             flush=True,
         )
         for line in subject.profile(options.profile) if options.profile else ():
             print(f"  {line}", flush=True)
+        found.append(
+            {"recipe": name, "layers": label, "engine": subject.engine.name}
+            | {"ms": subject.milliseconds, "cpu_ms": subject.processor}
+            | {"free": seen.free_steps / seen.batches, "nudged": seen.nudged_steps / seen.batches}
+        )
+    return found
+
+
+def keep(
+    options: argparse.Namespace, load: list[tuple[float, ...]], found: list[dict[str, Any]]
+) -> None:
+    """Write what was measured so far, where, and what the machine was doing (its load average)."""
+    here = environment(select_device(options.device))
+    chosen = {
+        "train": options.train,
+        "batches": options.batches,
+        "images": "digits, stretched" if options.data_dir is None else "the recipes' own",
+    }
+    told = {"environment": here, "processors": os.cpu_count(), "load": load, **chosen}
+    rows = ",\n".join(json.dumps(row) for row in found)
+    write_whole(options.json, f'{json.dumps(told)[:-1]}, "rows": [\n{rows}\n]}}\n')
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("recipes", nargs="*", default=RECIPES)
     parser.add_argument("--train", type=int, default=400, help="mini-batches before the timing")
-    parser.add_argument("--batches", type=int, default=64, help="timed, each of 5 times")
+    parser.add_argument("--batches", type=int, default=64, help="timed in a round")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--data-dir", type=Path, help="of the recipes' own images")
+    parser.add_argument("--json", type=Path, help="keep what was measured here")
     parser.add_argument("--engine", default="auto")
     parser.add_argument("--device", default="auto", choices=DEVICES)
     parser.add_argument("--cut", type=int, nargs="*", help="terms of a sum in one program")
     parser.add_argument("--profile", type=int, default=0, help="kernels to be shown, on a GPU")
     options = parser.parse_args()
-    print("| recipe | layers | ms | slowest | s/epoch | ratio | steps | wrong % | precision |")
-    print("|---|---|--:|--:|--:|--:|--:|--:|---|")
+    head = "recipe | layers | ms | slowest | s/epoch | ratio | CPU, ms | ratio | steps | wrong %"
+    print(f"| {head} | precision |")
+    print("|---|---|--:|--:|--:|--:|--:|--:|--:|--:|---|")
+    load, found = [os.getloadavg()], []
     for name in options.recipes:
         recipe = recipes.load(name)
         turned = recipes.load(name, [*in_turn(recipe), *BITS.get(name, [])])
-        measure(name, [("as they are", recipe), ("in turn", turned)], options)
+        found += measure(name, [("as they are", recipe), ("in turn", turned)], options)
+        if options.json:
+            keep(options, [*load, os.getloadavg()], found)
         for terms in options.cut or ():
             from binep.engines.cuda.relaxers import conv_delta
 
