@@ -139,7 +139,7 @@ def test_no_test_image_is_looked_at(monkeypatch):
 
 def test_the_recipe_found_is_written_and_can_be_loaded(tuned: Tuned, tmp_path: Path):
     path = tmp_path / "deep" / "mine.toml"
-    write_recipe(tuned, path)
+    write_recipe(tuned.recipe, path)
     found = recipes.load(path)
     assert found == tuned.recipe and found.name == "digits-1fc-w-tuned"
     # The whole training set again: the validation images were for tuning.

@@ -60,6 +60,9 @@ BEYOND = {
     "cifar10-conv-w-a-schedule": "cifar10-conv-w-a",
     "cifar10-conv-w-a-centered": "cifar10-conv-w-a",
 }
+BITS = {
+    "mnist-1fc-wa-bits": "mnist-1fc-wa",
+}
 # What else some of them change in the network.
 ALSO = {
     "mnist-2fc-wa-awake": {"per_class": 200},
@@ -88,7 +91,7 @@ DIGITS = ["digits-1fc-w", "digits-1fc-wa", "digits-conv-w", "digits-conv-wa"]
 
 def test_every_row_of_the_paper_has_its_recipe():
     beyond = {*BEYOND, *ALTERNATING, *FASHION}
-    assert set(recipes.names()) == {*PAPER, *REFERENCES, *beyond, *DIGITS}
+    assert set(recipes.names()) == {*PAPER, *REFERENCES, *beyond, *BITS, *DIGITS}
 
 
 @pytest.mark.parametrize("name", ALTERNATING)

@@ -27,6 +27,8 @@ from binep.cli.options import (
 from binep.cli.output import INTERRUPTED, say
 from binep.errors import BinepError
 
+PROBE = 300  # mini-batches, unless told otherwise
+
 
 def reproduce(
     what: Annotated[
@@ -284,8 +286,32 @@ def tune(
     to: Annotated[
         Path | None, typer.Option(help="A TOML file to write the recipe found to.")
     ] = None,
-    batches: Annotated[int, typer.Option(help="Number of mini-batches of a probe.")] = 300,
+    batches: Annotated[
+        int | None,
+        typer.Option(
+            help=f"Mini-batches of a probe [{PROBE}], or without flips for --activity [10]."
+        ),
+    ] = None,
     epochs: Annotated[int, typer.Option(help="Number of epochs of each candidate.")] = 3,
+    activity: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SHARES",
+            help="Find gains, biases and taus instead, so that each layer's neurons are on for "
+            "this share of images: one number, or one per layer, as in 0.1,0.2.",
+        ),
+    ] = None,
+    spread: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NUMBERS",
+            help="With --activity: standard deviation over images of what comes from below. "
+            "By default the recipe's gains stay.",
+        ),
+    ] = None,
+    quantile: Annotated[
+        float, typer.Option(help="With --activity: of |m| after those mini-batches, for tau.")
+    ] = 0.999,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     trials: Annotated[
         int | None,
@@ -308,24 +334,44 @@ def tune(
     """Find gamma and tau of every coupling by the paper's rule: watch pi, how many weights flip.
 
     Example: binep tune mnist-1fc-wa --set optimizer.tau=1e-5 --to mine.toml
+
+    With --activity: how active layers of binary neurons are before training.
     """
     from binep.files import check_file
     from binep.studies import tune as tuning
+    from binep.studies import waking
     from binep.training import recipe as recipes
 
     if to is not None:
         check_file(to)
     if storage is not None and trials is None:
         raise BinepError("--storage without --trials: allowed is both, for a search")
+    if spread is not None and activity is None:
+        raise BinepError("--spread without --activity: allowed is both, for a start that is alive")
     chosen = recipes.load(recipe, with_data(overrides, own_data))
-    options: dict[str, Any] = {
-        "batches": batches,
-        "epochs": epochs,
+    common: dict[str, Any] = {
         "seed": seed,
         "device": device,
         "engine": engine,
         "data_dir": data_dir,
         "offline": offline,
+    }
+    if activity is not None:
+        woken = waking.wake(
+            chosen,
+            _numbers("--activity", activity),
+            spread=None if spread is None else _numbers("--spread", spread),
+            batches=waking.BATCHES if batches is None else batches,
+            quantile=quantile,
+            **common,
+        )
+        print(waking.render(woken))
+        _write_found(woken.recipe, to)
+        return
+    options = {
+        **common,
+        "batches": PROBE if batches is None else batches,
+        "epochs": epochs,
         "watch": lambda trial: say(tuning.line(trial)),
         "say": say,
     }
@@ -337,6 +383,19 @@ def tune(
         kept = storage or Path("runs/search") / f"{chosen.name}.journal"
         found = search(chosen, trials=trials, storage=kept, **options)
     print(tuning.render(found))
+    _write_found(found.recipe, to)
+
+
+def _write_found(recipe: Any, to: Path | None) -> None:
+    from binep.studies import tune as tuning
+
     if to is not None:
-        tuning.write_recipe(found, to)
+        tuning.write_recipe(recipe, to)
         print(f"{to}: train it with binep train {to}")
+
+
+def _numbers(option: str, text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise BinepError(f"{option} {text}: allowed are numbers, as in 0.1,0.2") from None

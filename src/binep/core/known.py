@@ -11,7 +11,7 @@ from binep.core.couplings import ConvPool, Dense
 from binep.core.dynamics import EnergyBased, Hopfield, Prototypical
 from binep.core.imperfect import ImperfectNetwork, ImperfectWeight
 from binep.core.kinds import is_one_of, name_of
-from binep.core.network import UPDATES, Network
+from binep.core.network import Network
 from binep.core.neurons import HardSigmoid, Heaviside
 from binep.core.weights import BinaryWeight, RealWeight
 from binep.errors import BinepError

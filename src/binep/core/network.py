@@ -17,13 +17,13 @@ from binep.core.dynamics import Dynamics, EnergyBased, Hopfield, Prototypical
 from binep.core.kinds import is_one_of, kind_of, name_of
 from binep.core.neurons import UNIT, HardSigmoid, Heaviside, Neuron, PerLayer, of_layers, range_of
 from binep.core.weights import wide
+from binep.core.turns import ONLY, UPDATES, turns
 from binep.errors import BinepError, choose
 
 State = list[Tensor]
 Switches = list[Tensor | None]
 
 DYNAMICS = ("prototypical", "energy", "hopfield")
-UPDATES = ("simultaneous", "alternating")
 COSTS = ("mse", "cross_entropy")
 SENDS = ("activity", "state")
 READOUTS = ("average", "single")
@@ -287,10 +287,7 @@ class Network(nn.Module):
     @property
     def turns(self) -> list[range]:
         """Which layers move together in a step, by number from 0, and in which order."""
-        layers = len(self.relaxing)
-        if self.updates == "simultaneous":
-            return [range(layers)]
-        return [turn for turn in (range(0, layers, 2), range(1, layers, 2)) if turn]
+        return turns(self.updates, len(self.relaxing))
 
     @property
     def sends_state(self) -> bool:
@@ -440,8 +437,7 @@ def _updates(updates: str | None, dynamics: str) -> str:
     if updates is None:
         return "alternating" if dynamics == "hopfield" else "simultaneous"
     choose(updates, UPDATES, "updates")
-    only = {"energy": "simultaneous", "hopfield": "alternating"}.get(dynamics, updates)
-    if updates != only:
+    if updates != (only := ONLY.get(dynamics, updates)):
         raise BinepError(f"updates={updates!r} with dynamics={dynamics!r}: allowed is {only!r}")
     return updates
 

@@ -22,6 +22,7 @@ from binep.core.limits import (
     MOST_WIDTH,
     SMALLEST,
 )
+from binep.core.turns import ONLY, UPDATES
 from binep.errors import BinepError
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ KINDS = ("dense", "conv")
 WEIGHTS = ("binary", "real")
 ACTIVATIONS = ("real", "binary")
 DYNAMICS = ("prototypical", "energy", "hopfield")
-UPDATES = ("simultaneous", "alternating")
 COSTS = ("mse", "cross_entropy")
 READOUTS = ("average", "single")
 
@@ -201,9 +201,8 @@ def _check_input(network: "StoredNetwork") -> None:
 def _check_dynamics(network: "StoredNetwork") -> None:
     """See that neurons, dynamics and the order in which layers move go together."""
     bits = {"prototypical": (False,), "energy": (False, True), "hopfield": (True,)}
-    only = {"energy": "simultaneous", "hopfield": "alternating"}
     dynamics, updates = network.dynamics, network.updates
-    if network.binary not in bits[dynamics] or updates != only.get(dynamics, updates):
+    if network.binary not in bits[dynamics] or updates != ONLY.get(dynamics, updates):
         raise BinepError(
             f"dynamics={dynamics!r} with activations={network.activations!r} and "
             f"updates={updates!r}: see docs/format.md for what goes together"

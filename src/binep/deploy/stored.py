@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from binep.core.turns import turns
 from binep.deploy import allowed
 from binep.deploy.allowed import KINDS, READOUTS
 from binep.errors import BinepError, choose
@@ -159,10 +160,7 @@ class StoredNetwork:
     @property
     def turns(self) -> list[range]:
         """Which layers move together in a step, by number from 0, and in which order."""
-        layers = len(self.relaxing)
-        if self.updates == "simultaneous":
-            return [range(layers)]
-        return [turn for turn in (range(0, layers, 2), range(1, layers, 2)) if turn]
+        return turns(self.updates, len(self.relaxing))
 
     @property
     def shapes(self) -> list[Shape]:

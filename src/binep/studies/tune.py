@@ -442,7 +442,7 @@ def _signed(pi: float) -> str:
     return f"{pi:.1f}".replace("-", MINUS)
 
 
-def write_recipe(tuned: Tuned, path: Path) -> None:
-    """Write the recipe found as a TOML file that every command takes."""
+def write_recipe(recipe: Recipe, path: Path) -> None:
+    """Write a recipe that was found as a TOML file that every command takes."""
     make_folder(path.parent)
-    write_whole(path, recipes.dumps(tuned.recipe))
+    write_whole(path, recipes.dumps(recipe))
