@@ -41,7 +41,7 @@ def test_gains_stay_where_no_spread_is_asked_for():
     recipe = recipes.load("digits-1fc-wa", [*BITS, "network.gain=[2, 1]"])
     woken = wake(recipe, [0.2])
     assert woken.recipe.network.gain == [2.0, 1.0]
-    assert woken.recipe.network.bias[0] != 0
+    assert woken.recipe.network.bias != recipe.network.bias
 
 
 def test_tau_lets_as_many_weights_flip_as_the_quantile_leaves():
@@ -54,8 +54,8 @@ def test_tau_lets_as_many_weights_flip_as_the_quantile_leaves():
     trainer.collect()
     couplings = trainer.network.couplings
     for flips, coupling in zip(trainer.progress.tally.flips, couplings, strict=True):
-        # A tenth of the momenta is beyond tau in the end; flips on the way change some gradients.
-        assert 0.03 < flips / coupling.signs.numel() < 0.3
+        # A tenth of the momenta is beyond tau; of those the ones flip that have the weight's sign.
+        assert 0.01 < flips / coupling.signs.numel() < 0.1
 
 
 @pytest.mark.parametrize(

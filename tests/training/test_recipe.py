@@ -62,6 +62,8 @@ BEYOND = {
 }
 BITS = {
     "mnist-1fc-wa-bits": "mnist-1fc-wa",
+    "digits-1fc-wa-bits": "digits-1fc-wa",
+    "digits-conv-wa-bits": "digits-conv-wa",
 }
 # What else some of them change in the network.
 ALSO = {
@@ -123,6 +125,14 @@ def test_recipes_for_fashion_mnist_are_those_of_mnist_on_other_images(name: str,
     recipe, other = recipes.load(name), recipes.load(base)
     data = replace(other.data, name="fashion-mnist")
     assert replace(recipe, name=base, summary=other.summary) == replace(other, data=data)
+
+
+@pytest.mark.parametrize(("name", "base"), BITS.items())
+def test_bits_alone_have_the_layers_of_the_network_with_states(name: str, base: str):
+    recipe, parent = recipes.load(name), recipes.load(base)
+    assert recipe.network.dynamics == "hopfield" and recipe.learning.sign == "positive"
+    for key in ("dense", "conv", "per_class"):
+        assert getattr(recipe.network, key) == getattr(parent.network, key)
 
 
 @pytest.mark.parametrize("name", recipes.names())

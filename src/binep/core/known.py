@@ -13,6 +13,7 @@ from binep.core.imperfect import ImperfectNetwork, ImperfectWeight
 from binep.core.kinds import is_one_of, name_of
 from binep.core.network import Network
 from binep.core.neurons import HardSigmoid, Heaviside
+from binep.core.turns import UPDATES
 from binep.core.weights import BinaryWeight, RealWeight
 from binep.errors import BinepError
 

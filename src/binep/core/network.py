@@ -16,8 +16,8 @@ from binep.core.described import Description, arguments, describe
 from binep.core.dynamics import Dynamics, EnergyBased, Hopfield, Prototypical
 from binep.core.kinds import is_one_of, kind_of, name_of
 from binep.core.neurons import UNIT, HardSigmoid, Heaviside, Neuron, PerLayer, of_layers, range_of
-from binep.core.weights import wide
 from binep.core.turns import ONLY, UPDATES, turns
+from binep.core.weights import wide
 from binep.errors import BinepError, choose
 
 State = list[Tensor]

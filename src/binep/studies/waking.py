@@ -6,9 +6,9 @@ from. So before training, on a few training images, layer by layer from the inpu
     gain   such that what comes from below differs between images by `spread`, standard deviation
     bias   such that a layer's neurons are on, at rest, for a share `activity` of images
 
-Then some mini-batches go by without a flip, and tau is the quantile of |m| that they leave: the
-share of weights that would flip after as many. All of it are numbers of a recipe, one a coupling.
-The test set is not used.
+Then some mini-batches go by without a flip, and tau is the quantile of |m| that they leave: of the
+weights beyond it those would flip that have the sign of their m. All of it are numbers of a recipe,
+one per coupling. The test set is not used.
 """
 
 import math

@@ -37,10 +37,11 @@ from binep.core.limits import (
     MOST_WIDTH,
 )
 from binep.core.memory import check_fits
-from binep.core.network import COSTS, DYNAMICS, SENDS, UPDATES, Network
+from binep.core.network import COSTS, DYNAMICS, SENDS, Network
 from binep.core.neurons import HardSigmoid, Heaviside, Neuron
 from binep.core.optim import RATES, Optimizers, assign_optimizers
 from binep.core.relaxation import NUDGES
+from binep.core.turns import UPDATES
 from binep.core.weights import nearest_power_of_two
 from binep.data import DATASETS, Augmentation, Dataset, Folder, Source
 from binep.data import load as load_dataset

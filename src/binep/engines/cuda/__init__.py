@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from binep.core.couplings import ConvPool
 from binep.core.dynamics import EnergyBased, Hopfield, Prototypical
 from binep.core.gradients import BackpropThroughTime, EquilibriumPropagation, Learning
-from binep.core.network import UPDATES, Network
+from binep.core.network import Network
 from binep.core.neurons import Heaviside
+from binep.core.turns import UPDATES
 from binep.engines.base import Capabilities
 from binep.engines.fixed_point import largest_state
 

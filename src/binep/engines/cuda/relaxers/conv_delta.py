@@ -30,9 +30,10 @@ from torch import Tensor
 from binep.core.couplings import ConvPool, Dense
 from binep.core.dynamics import Prototypical
 from binep.core.gradients import Learning
-from binep.core.network import UPDATES, Network
+from binep.core.network import Network
 from binep.core.neurons import HardSigmoid
 from binep.core.plan import PhasePlan
+from binep.core.turns import UPDATES
 from binep.engines.base import Capabilities
 from binep.engines.cuda.convolution import (
     Tile,

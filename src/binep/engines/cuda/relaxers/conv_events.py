@@ -20,9 +20,10 @@ from torch import Tensor
 from binep.core.couplings import ConvPool
 from binep.core.dynamics import EnergyBased, Hopfield
 from binep.core.gradients import Learning
-from binep.core.network import UPDATES, Network
+from binep.core.network import Network
 from binep.core.neurons import Heaviside
 from binep.core.plan import PhasePlan
+from binep.core.turns import UPDATES
 from binep.core.weights import BinaryWeight
 from binep.engines.base import Capabilities
 from binep.engines.cuda.convolution import channels_last, largest_in_pool, pool_corner

@@ -15,9 +15,10 @@ from torch import Tensor
 from binep.core.couplings import Dense
 from binep.core.dynamics import Prototypical
 from binep.core.gradients import Learning
-from binep.core.network import UPDATES, Network
+from binep.core.network import Network
 from binep.core.neurons import HardSigmoid
 from binep.core.plan import PhasePlan
+from binep.core.turns import UPDATES
 from binep.engines.base import Capabilities
 from binep.engines.cuda.relaxers.base import Phase, Relaxer, per_sample, power_of_two
 from binep.engines.cuda.rules import clamp, pull, sent, step

@@ -14,8 +14,8 @@ import triton.language as tl
 from torch import Tensor
 
 from binep.core.dynamics import EnergyBased, Hopfield, Prototypical
-from binep.core.network import UPDATES
 from binep.core.plan import PhasePlan
+from binep.core.turns import UPDATES
 from binep.engines.base import Capabilities
 from binep.engines.cuda.convolution import launch
 from binep.engines.cuda.layout import FastConv, FastDense
