@@ -2,7 +2,9 @@
 # jupyter:
 #   jupytext:
 #     text_representation:
+#       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
 # ---
 
 # %% [markdown]
@@ -54,7 +56,7 @@ for per_class in (1, 5, 20, 50):
     plt.plot(betas, [moved(net, beta) for beta in betas], "o-", label=f"{per_class} per class")
 plt.xlabel("beta")
 plt.ylabel("hidden bits that change, %")
-plt.legend()
+_ = plt.legend()
 
 # %% [markdown]
 # With one output neuron per class hardly any hidden neuron hears of the error. With many, their drives add up: that is why
@@ -81,7 +83,7 @@ for per_class in (1, 10):
     plt.plot(range(1, 7), learning_curve(per_class), "o-", label=f"{per_class} per class")
 plt.xlabel("epoch")
 plt.ylabel("test error, %")
-plt.legend()
+_ = plt.legend()
 
 # %% [markdown]
 # ## How it is read

@@ -2,7 +2,9 @@
 # jupyter:
 #   jupytext:
 #     text_representation:
+#       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
 # ---
 
 # %% [markdown]

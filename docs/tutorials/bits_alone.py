@@ -2,7 +2,9 @@
 # jupyter:
 #   jupytext:
 #     text_representation:
+#       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
 # ---
 
 # %% [markdown]
@@ -72,7 +74,7 @@ for dynamics, name in (("hopfield", "bits alone"), ("energy", "bits with a state
     plt.plot(range(1, len(curves[dynamics]) + 1), curves[dynamics], "o-", label=name)
 plt.xlabel("epoch")
 plt.ylabel("test error, %")
-plt.legend()
+_ = plt.legend()
 
 # %% [markdown]
 # ## It falls
@@ -116,7 +118,7 @@ assert bool((falls[-1] < falls[0]).any())
 plt.figure(figsize=(5, 3))
 plt.plot(falls - falls[-1])
 plt.xlabel("nudged sweep")
-plt.ylabel("energy above rest, with the nudge's")
+_ = plt.ylabel("energy above rest, with the nudge's")
 
 # %% [markdown]
 # `beta / 2` acts as a margin: an output whose drive is further than that on the right side of 1/2 does not move, and teaches

@@ -2,7 +2,9 @@
 # jupyter:
 #   jupytext:
 #     text_representation:
+#       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
 # ---
 
 # %% [markdown]
@@ -62,7 +64,7 @@ for sign in ("positive", "centered"):
     print(f"{sign}: slope {float(slope):.2f}")
 plt.xlabel("beta")
 plt.ylabel("relative distance to BPTT")
-plt.legend()
+_ = plt.legend()
 # %% [markdown]
 # ## The network should be at rest
 #

@@ -2,7 +2,9 @@
 # jupyter:
 #   jupytext:
 #     text_representation:
+#       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
 # ---
 
 # %% [markdown]
@@ -54,7 +56,7 @@ free = binep.relax(net, images, net.initial(images), steps=30)
 plt.figure(figsize=(5, 2.5))
 plt.semilogy(free.residuals + 1e-9)
 plt.xlabel("step")
-plt.ylabel("largest change")
+_ = plt.ylabel("largest change")
 # %% [markdown]
 # ## Learning
 #
@@ -83,7 +85,7 @@ plt.plot([line["epoch"] for line in lines], [line["train_error"]["average"] for 
 plt.plot([line["epoch"] for line in lines], [line["test_error"]["average"] for line in lines])
 plt.legend(["training", "test"])
 plt.xlabel("epoch")
-plt.ylabel("error, %")
+_ = plt.ylabel("error, %")
 # %% [markdown]
 # ## Look inside
 #

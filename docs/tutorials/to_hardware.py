@@ -2,7 +2,9 @@
 # jupyter:
 #   jupytext:
 #     text_representation:
+#       extension: .py
 #       format_name: percent
+#       format_version: '1.3'
 # ---
 
 # %% [markdown]
@@ -54,7 +56,7 @@ errors = [100 * np.mean(FixedNetwork(network, bits).predict(images) != labels) f
 plt.figure(figsize=(5, 3))
 plt.plot(widths, errors, "o-")
 plt.xlabel("fractional bits of a state")
-plt.ylabel("test error, %")
+_ = plt.ylabel("test error, %")
 
 # %% [markdown]
 # A few bits per state are enough; `binep export --state-bits` sets them.
@@ -102,7 +104,7 @@ for n in range(1200):
 plt.figure(figsize=(5, 3))
 plt.plot(range(0, 1201, 200), errors, "o-")
 plt.xlabel("images learnt")
-plt.ylabel("test error, %")
+_ = plt.ylabel("test error, %")
 
 # %% [markdown]
 # ## Verilog

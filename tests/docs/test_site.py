@@ -36,6 +36,7 @@ def test_every_tutorial_has_run(site: Path):
     for tutorial in TUTORIALS:
         page = (site / "tutorials" / tutorial.stem / "index.html").read_text("utf-8")
         assert "data:image/png;base64" in page, tutorial.name
+        assert "%% [markdown]" not in page and "<matplotlib" not in page, tutorial.name
 
 
 def test_links_inside_the_site_hold(site: Path):

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cache, partial
 from pathlib import Path
@@ -306,7 +306,8 @@ def _check_belongs(run: Run, facts: dict[str, Any]) -> None:
     if not isinstance(of, dict) or not isinstance(epochs, int):  # of version 0.1
         return
     where = f"{run.folder}: its checkpoint after {epochs} epochs is of another run"
-    trained = recipes.from_table(of["recipe"])
+    # A trained network may be measured on other hardware: see `on_hardware`.
+    trained = replace(recipes.from_table(of["recipe"]), hardware=run.recipe.hardware)
     told = [
         f"{word} was {json.dumps(old)}, is {json.dumps(new)}"
         for word, old, new in (
