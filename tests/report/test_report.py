@@ -6,6 +6,7 @@ import re
 import shutil
 import statistics
 from dataclasses import replace
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -74,7 +75,7 @@ class Page(HTMLParser):
         assert self.open and self.open.pop() == tag
 
     def handle_data(self, data):
-        if "style" in self.open:
+        if {"style", "script"} & set(self.open):
             return
         self.text += data + " "
         if self.open and self.open[-1] in ("td", "th", "a") and self.cells:
@@ -113,7 +114,10 @@ def lines_of(folder: Path) -> list[dict]:
 def test_page_is_well_formed_and_needs_nothing_from_outside(page: Page):
     assert page.references
     assert all(ref.startswith(("#", "data:image/png;base64,")) for ref in page.references)
-    assert not {"script", "link", "iframe", "object"} & set(page.tags)
+    assert not {"link", "iframe", "object"} & set(page.tags)
+    # One, inline; without it the page says the same.
+    assert page.tags.count("script") == 1 and page.source.count("<script>") == 1
+    assert not re.search(r"fetch|XMLHttp|import\(|WebSocket|eval\(|innerHTML", page.source)
     assert "@import" not in page.source
     assert not re.search(r"url\((?!#)", page.source)
     addresses = set(re.findall(r"https?://[^\s\"'<>]+", page.source))
@@ -199,9 +203,11 @@ def test_texts_of_others_are_escaped(folder: Path, tmp_path: Path):
     record = json.loads((run / "record.json").read_text())
     (run / "record.json").write_text(json.dumps({**record, "device_name": evil, evil: [evil]}))
     page = Page(write_report([run], tmp_path / "out", device="cpu", images=30))
-    assert "script" not in page.tags
+    assert page.tags.count("script") == 1
     assert page.tags.count("img") == len(re.findall("data:image/png", page.source))
-    assert "<script" not in page.source and "</style>" not in page.source.split("</style>", 1)[1]
+    assert (
+        page.source.count("<script") == 1 and "</style>" not in page.source.split("</style>", 1)[1]
+    )
     assert page.text.count("alert") >= 4
 
 
@@ -390,3 +396,72 @@ def test_same_runs_give_the_same_page(folder: Path, tmp_path: Path):
     )
     assert one.read_bytes() == two.read_bytes()
     assert [path.name for path in (tmp_path / "one").iterdir()] == ["report.html"]
+
+
+def values_of(page: Page) -> list[list[dict]]:
+    """What the page's figures show under the pointer."""
+    found = re.findall(r'data-values="([^"]*)"', page.source)
+    return [json.loads(unescape(each)) for each in found]
+
+
+def test_figures_know_their_values(page: Page, folder: Path):
+    overlay, *others = values_of(page)
+    (panel,) = overlay
+    runs_shown = sorted(folder.glob("*-seed*"))
+    assert len(panel["series"]) == len(runs_shown) == 3
+    for series, run in zip(panel["series"], runs_shown, strict=True):
+        errors = [line["test_error"]["average"] for line in lines_of(run)]
+        assert series["x"] == [1, 2]
+        assert series["y"] == [float(f"{error:.5g}") for error in errors]
+    left, low, right, high = panel["box"]
+    assert 0 < left < right <= 1 and 0 < low < high <= 1
+    assert panel["label"] == "epoch" and len(others) >= 8
+
+
+def test_loss_rates_and_weights_are_shown(page: Page):
+    assert page.text.count("Training: averaged over the epoch; test: after it.") == 2
+    assert "gamma 0.001, 0.0001; tau" in page.text
+    assert "coupling 1, 64 to 24: what 24 of 24 weigh in the input" in page.text
+    assert "coupling 2, 24 to 10: all weights" in page.text
+
+
+def test_rates_that_change_are_drawn(folder: Path, tmp_path: Path):
+    run = copied(folder, tmp_path)
+    recipe = recipes.load(run / "recipe.toml")
+    schedule = recipes.RateSchedule(at=[1], factor=0.5)
+    changed = replace(recipe, schedule=replace(recipe.schedule, tau=schedule))
+    (run / "recipe.toml").write_text(sealed_text(recipes.dumps(changed)))
+    page = Page(write_report([run], tmp_path / "out", device="cpu", images=30))
+    tau = recipe.optimizer.tau
+    drawn = [panel["series"] for panels in values_of(page) for panel in panels]
+    assert [[t, t / 2] for t in tau] in [[s["y"] for s in series] for series in drawn]
+
+
+def test_weights_are_pictures_of_what_they_are():
+    weight = np.array([[1.0, -1.0], [0.0, 0.5]])
+    pixels = figures.coloured(weight)
+    assert pixels.shape == (2, 2, 3) and pixels.dtype == np.uint8
+    (orange, blue), (white, pale) = pixels.astype(int)
+    assert orange[0] > orange[2] and blue[2] > blue[0] and white.min() > 240
+    assert orange[2] < pale[2] < white[2]
+    sheet = figures.tiled(np.ones((3, 2, 2)), columns=2)
+    assert sheet.shape == (5, 5) and np.isnan(sheet).sum() == 25 - 3 * 4
+
+
+def test_many_recipes_have_a_headline_that_says_something(folder: Path, tmp_path: Path):
+    for n, beta in enumerate((0.1, 0.2, 0.3, 0.4, 0.5)):
+        run = copied(folder, tmp_path / str(n))
+        recipe = recipes.load(run / "recipe.toml")
+        changed = replace(recipe, learning=replace(recipe.learning, beta=beta))
+        (run / "recipe.toml").write_text(sealed_text(recipes.dumps(changed)))
+    found = open_runs([tmp_path / str(n) for n in range(5)])
+    error = lines_of(folder / "digits-1fc-w-seed0")[-1]["test_error"]["average"]
+    sentence = headline(group_runs(found))
+    assert sentence.startswith("5 recipes in 5 runs. digits, test error: ")
+    assert f"{error:.2f} % (digits-1fc-w learning.beta=0." in sentence
+
+
+def test_who_waits_is_told_how_far_the_page_is(folder: Path, tmp_path: Path):
+    told = []
+    write_report([folder], tmp_path, device="cpu", images=20, say=told.append)
+    assert [text[:6] for text in told[:-1]] == ["1 of 2", "2 of 2"] and "2 recipes" in told[-1]

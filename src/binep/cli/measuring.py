@@ -12,12 +12,13 @@ from binep.cli.options import (
     Offline,
     Overrides,
     OwnData,
+    Quiet,
     RecipeName,
     RunFolder,
     RunFolders,
     with_data,
 )
-from binep.cli.output import print_json
+from binep.cli.output import print_json, say
 from binep.errors import BinepError
 
 
@@ -63,6 +64,7 @@ def report(
     device: Device = "auto",
     data_dir: DataDir = None,
     offline: Offline = False,
+    quiet: Quiet = False,
 ) -> None:
     """Write one self-contained HTML page about runs: curves, flips, residuals, misread images.
 
@@ -70,7 +72,7 @@ def report(
     """
     from binep.report import write_report
 
-    page = write_report(folders, out, device=device, data_dir=data_dir, offline=offline)
+    page = write_report(folders, out, device=device, data_dir=data_dir, offline=offline, say=say)
     print(f"{page}: open it in a browser")
 
 

@@ -4,7 +4,7 @@ Runs that differ in their seed only are one group, and every number of a group i
 with its standard deviation and n.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from binep.data import Folder
@@ -49,18 +49,24 @@ def write_report(
     data_dir: Folder | None = None,
     offline: bool = False,
     images: int | None = None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> Path:
     """Write `out/report.html` about runs, or about all runs inside folders; returns its path.
 
     Args:
         images: how many test images the trained networks read; by default as many as take about
             a minute, all of them where a network is small.
+        say: told how far the page is.
     """
     if images is not None and images < 1:
         raise BinepError(f"images={images}: allowed is at least 1")
     select_device(device)
     groups = group_runs(open_runs(folders))
-    readings = [read_group(group, device, data_dir, offline, images) for group in groups]
+    readings = []
+    for n, group in enumerate(groups, start=1):
+        say(f"{n} of {len(groups)}: {group.label} reads test images")
+        readings.append(read_group(group, device, data_dir, offline, images))
+    say(f"drawing the figures of {len(groups)} recipe{'s' * (len(groups) > 1)}")
     make_folder(out)
     path = out / "report.html"
     write_whole(path, make_page(groups, readings))

@@ -5,6 +5,7 @@ come as *histories*: for each run of a group, its lines of metrics, one an epoch
 """
 
 import io
+import json
 import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,6 +18,7 @@ import matplotlib
 import numpy as np
 import torch
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
@@ -102,6 +104,15 @@ def number(mean: float | None, sd: float | None = None) -> str:
     if mean is None:
         return DASH
     return f"{mean:.2f}" + (f" ± {sd:.2f}" if sd is not None else "")
+
+
+def shortened(text: str, letters: int = 56) -> str:
+    """A text that fits where there is little room.
+
+    >>> shortened("digits-1fc-w", 8)
+    'digits-…'
+    """
+    return text if len(text) <= letters else f"{text[: letters - 1]}…"
 
 
 def duration(seconds: float) -> str:
@@ -204,10 +215,44 @@ def svg(figure: Figure, key: str, description: str) -> str:
     markup = re.sub(r'(href="#|url\(#)', rf"\g<1>{key}-", markup)
     markup = markup.replace(INK, "currentColor").replace(GRID, "var(--grid)")
     label = f'<svg role="img" aria-label="{escape(description)}" '
+    if panels := hover_values(figure):
+        values = json.dumps(panels, separators=(",", ":"), ensure_ascii=False)
+        label += f'data-values="{escape(values)}" '
     # Without its own size in points it grows and shrinks with the page.
     return re.sub(
         r"<svg (.*?)>", lambda m: label + _unsized(m[1]) + ">", markup, count=1, flags=re.S
     )
+
+
+def hover_values(figure: Figure) -> list[dict[str, Any]]:
+    """What a page shows under the pointer: of each panel with curves, where it is and its values.
+
+    Of a figure that has been drawn: `box` is the panel's left, lower, right and upper end as shares
+    of the figure, `limits` those of its x axis.
+    """
+    panels = []
+    for axes in figure.axes:
+        series = [
+            {
+                "name": str(line.get_label()),
+                "colour": to_hex(line.get_color()),
+                "x": [_digits(x) for x in np.asarray(line.get_xdata(), float)],
+                "y": [_digits(y) for y in np.asarray(line.get_ydata(), float)],
+            }
+            for line in axes.get_lines()
+            # Neither lines across the panel nor those that a legend leaves out.
+            if line.get_transform() == axes.transData and not str(line.get_label()).startswith("_")
+        ]
+        if series:
+            box = [round(float(end), 4) for end in axes.get_position().extents]
+            limits = [_digits(end) for end in axes.get_xlim()]
+            label = axes.get_xlabel() or "x"
+            panels.append({"box": box, "limits": limits, "label": label, "series": series})
+    return panels
+
+
+def _digits(value: float) -> float | None:
+    return float(f"{value:.5g}") if np.isfinite(value) else None
 
 
 def _unsized(attributes: str) -> str:
@@ -390,6 +435,91 @@ def residual_curves(histories: Histories) -> Figure:
     scale_wide(axes, curves.flatten().tolist())
     label_epochs(axes, "residual (largest change in a step)")
     return figure
+
+
+@styled
+def loss_curves(histories: Histories, tested_on: str = "test") -> Figure:
+    """Loss in training and in testing against epochs."""
+    figure, ((axes,),) = new_figure()
+    found = []
+    for key, name, colour in (("loss", "training", TRAIN), ("test_loss", tested_on, TEST)):
+        curves = series(histories, lambda line, k=key: line[k])
+        band(axes, curves, name, colour)
+        found += curves.flatten().tolist()
+    scale_wide(axes, found)
+    label_epochs(axes, "loss")
+    legend_above(axes)
+    return figure
+
+
+@styled
+def rate_curves(rates: Mapping[str, Sequence[Sequence[float]]], names: Sequence[str]) -> Figure:
+    """Each rate of every coupling in each epoch, (epochs, couplings): a panel a rate."""
+    figure, (panels,) = new_figure(1, len(rates), width=max(5.4 / len(rates), 2.3), height=2.8)
+    for axes, (rate, values) in zip(panels, rates.items(), strict=True):
+        curves = np.array(values, float).T
+        for n, (name, curve) in enumerate(zip(names, curves, strict=True)):
+            epochs = np.arange(1, len(curve) + 1)
+            axes.step(epochs, curve, where="mid", color=COLOURS[n % len(COLOURS)], label=name)
+        label_epochs(axes, "", rate)
+        if (curves > 0).all():
+            axes.set_yscale("log")
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper right", ncols=3)
+    return figure
+
+
+MOST_LABELS = 12
+
+
+@styled
+def overlay(groups: Mapping[str, Histories]) -> Figure:
+    """The test error of every run against epochs, a colour and a line style a group."""
+    figure, ((axes,),) = new_figure(width=6.4, height=3.8)
+    styles = ("-", "--", ":", "-.")
+    for n, (label, histories) in enumerate(groups.items()):
+        colour, style = COLOURS[n % len(COLOURS)], styles[n // len(COLOURS) % len(styles)]
+        for m, history in enumerate(histories):
+            errors = [line["test_error"]["average"] for line in history]
+            name = shortened(label) + (f", run {m + 1}" if len(histories) > 1 else "")
+            marker = "o" if len(errors) == 1 else ""
+            axes.plot(range(1, len(errors) + 1), errors, style, marker=marker, color=colour,
+                      label=name, linewidth=1.1)  # fmt: skip
+    label_epochs(axes, "test error (%)")
+    later = [line["test_error"]["average"] for each in groups.values() for history in each
+             for line in history[1:] or history]  # fmt: skip
+    axes.set_ylim(0, 1.15 * max(later) or None)
+    first = [sum(map(len, list(groups.values())[:n])) for n in range(len(groups))]
+    handles, _ = axes.get_legend_handles_labels()
+    if len(groups) <= MOST_LABELS:
+        labels = [shortened(label) for label in groups]
+        columns = 1 if max(map(len, labels)) > 30 else 2
+        figure.legend([handles[n] for n in first], labels, loc="outside upper left", ncols=columns)
+    return figure
+
+
+# --- weights ------------------------------------------------------------------------------------
+
+
+def coloured(values: np.ndarray) -> np.ndarray:
+    """Numbers (height, width) as pixels, uint8: blue below 0, white at 0, orange above."""
+    most = np.nanmax(np.abs(values)) or 1.0
+    share = np.clip(np.nan_to_num(values) / most, -1, 1)[..., None]
+    white, low, high = (np.array(to_rgb(each)) for each in ("#f7f7f5", BLUE, ORANGE))
+    pixels = np.where(share < 0, white + -share * (low - white), white + share * (high - white))
+    pixels[np.isnan(values)] = (0.5, 0.5, 0.5)
+    return np.round(255 * pixels).astype(np.uint8)
+
+
+def tiled(tiles: np.ndarray, columns: int) -> np.ndarray:
+    """Small pictures (count, height, width) side by side, grey lines (nan) between them."""
+    count, height, width = tiles.shape
+    rows = -(-count // columns)
+    sheet = np.full((rows * (height + 1) - 1, columns * (width + 1) - 1), np.nan)
+    for n, tile in enumerate(tiles):
+        top, left = n // columns * (height + 1), n % columns * (width + 1)
+        sheet[top : top + height, left : left + width] = tile
+    return sheet
 
 
 def draw_readout_difference(axes: Axes, histories: Histories, tested_on: str = "test") -> None:

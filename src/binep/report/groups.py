@@ -148,8 +148,16 @@ def _group(members: list[Run], everyone: list[list[Run]]) -> Group:
     values = [
         f"{key}={json.dumps(value)}" for key, value in settings(recipe).items() if key in apart
     ]
+    # The recipe as it ships needs no more than its name, for however many epochs it is trained.
+    ships = recipe.name in recipes.names() and not [
+        text
+        for text in changes(recipe, recipes.load(recipe.name))
+        if not text.startswith("training.epochs=")
+    ]
     return Group(
-        label=" ".join([recipe.name, *values]),
+        label=recipe.name
+        if ships and apart != {"training.epochs"}
+        else " ".join([recipe.name, *values]),
         runs=[seeds[seed] for seed in sorted(seeds, key=lambda seed: (str(type(seed)), seed))],
         repeated=[run for run in members if run is not seeds[run.record.get("seed")]],
     )

@@ -17,6 +17,7 @@ from binep.report.figures import DASH, Spread, duration, number
 from binep.report.groups import Group, seconds_until
 from binep.report.reading import Reading
 from binep.training import recipe as recipes
+from binep.training.recipe import Recipe
 from binep.training.trainer import troubles
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def make_page(groups: Sequence[Group], readings: Sequence[Reading | str]) -> str
         title=f"binep: {', '.join(group.label for group in groups)}",
         headline=_unbroken(headline(groups)),
         comparison=_comparison(groups, single),
+        overlay=_overlay(groups),
         groups=[
             {"row": _comparison_row(group, single), **_group(n, group, reading)}
             for n, (group, reading) in enumerate(zip(groups, readings, strict=True))
@@ -77,17 +79,33 @@ def headline(groups: Sequence[Group]) -> str:
             f"({_over(error)})."
         )
     results = [
-        f"{group.label} {error} % (n = {error.n})"
+        f"{figures.shortened(group.label)} {error} % (n = {error.n})"
         for group in groups
         if (error := group.error("test")) is not None
     ]
     if not results:
         return f"{len(groups)} recipes, none of which has finished an epoch yet."
     if len(results) > 4:
-        several = sum(len(group.runs) for group in groups)
-        return f"{len(groups)} recipes in {several} runs: their errors are in the table below."
+        return _range(groups)
     what = "Test error" if all(group.tested_on == "test" for group in groups) else "Error"
     return f"{what}: {'; '.join(results)}."
+
+
+def _range(groups: Sequence[Group]) -> str:
+    """The lowest and the highest error on each data set, of many recipes."""
+    found = {}
+    for group in groups:
+        if (error := group.error("test")) is not None:
+            found.setdefault((group.recipe.data.name, group.tested_on), []).append((error, group))
+    told = []
+    for (data, tested_on), results in found.items():
+        low, high = (pick(results, key=lambda each: each[0].mean) for pick in (min, max))
+        what = f"{data}, {tested_on} error"
+        least = f"{low[0]} % ({figures.shortened(low[1].label)}, n = {low[0].n})"
+        most = f" to {high[0]} % ({figures.shortened(high[1].label)}, n = {high[0].n})"
+        told.append(f"{what}: {least}{most if len(results) > 1 else ''}")
+    several = sum(len(group.runs) for group in groups)
+    return f"{len(groups)} recipes in {several} runs. {'; '.join(told)}."
 
 
 def _unbroken(text: str) -> str:
@@ -101,6 +119,21 @@ def _over(spread: Spread) -> str:
     if spread.sd is None:
         return "n = 1 seed"
     return f"mean ± standard deviation, n = {spread.n} seeds"
+
+
+def _overlay(groups: Sequence[Group]) -> Facts | None:
+    """All runs in one chart, if there are several."""
+    shown = {group.label: [run.metrics for run in group.runs if run.metrics] for group in groups}
+    shown = {label: histories for label, histories in shown.items() if histories}
+    if sum(map(len, shown.values())) < 2:
+        return None
+    validation = [group.label for group in groups if group.tested_on != "test"]
+    told = f" Of {', '.join(validation)}: on validation images." if validation else ""
+    caption = (
+        "Test error of every run, finished or not, after each epoch; runs of a recipe share colour "
+        f"and line.{told} The first epoch may lie above the chart."
+    )
+    return _figure("overlay", "All runs", figures.overlay(shown), caption)
 
 
 def _comparison(groups: Sequence[Group], single: bool) -> Facts:
@@ -164,6 +197,8 @@ def _group(index: int, group: Group, reading: Reading | str) -> Facts:
             _figure(f"g{index}-{n}", title, drawing, caption)
             for n, (title, drawing, caption) in enumerate(drawn)
         ],
+        "rates": _constant_rates(group.recipe),
+        "weights": None if isinstance(reading, str) else _weights(reading),
         "misread": None if isinstance(reading, str) else _misread(group, reading),
         "confusion": None if isinstance(reading, str) else _confusion(group, reading),
         "recipe": recipes.dumps(group.recipe),
@@ -219,6 +254,23 @@ def _curves(group: Group) -> list[Drawing]:
         )
     ]
     names = figures.coupling_names(recipe)
+    found.append(
+        (
+            "Loss",
+            figures.loss_curves(histories, group.tested_on),
+            f"Training: averaged over the epoch; {group.tested_on}: after it. {over}",
+        )
+    )
+    changing = {rate: due for rate, due in _rates(recipe).items() if _changes(due)}
+    if changing:
+        found.append(
+            (
+                "Rates",
+                figures.rate_curves(changing, names),
+                "What the optimizers use in each epoch, for each coupling from input to output: "
+                "the rates that change.",
+            )
+        )
     if histories[0][0]["pi"]:
         found.append(
             (
@@ -258,6 +310,44 @@ def _curves(group: Group) -> list[Drawing]:
             )
         )
     return found
+
+
+def _rates(recipe: Recipe) -> dict[str, list[list[float]]]:
+    """Each rate in every epoch, one value a coupling."""
+    due = [recipe.rates(epoch) for epoch in range(recipe.training.epochs)]
+    return {rate: [rates[rate] for rates in due] for rate in due[0]}
+
+
+def _changes(due: list[list[float]]) -> bool:
+    return any(values != due[0] for values in due)
+
+
+def _constant_rates(recipe: Recipe) -> str:
+    """The rates that stay as they are, in words."""
+    same = {rate: due[0] for rate, due in _rates(recipe).items() if not _changes(due)}
+    told = [
+        f"{rate} {', '.join(f'{value:g}' for value in dict.fromkeys(values))}"
+        for rate, values in same.items()
+    ]
+    return f"Rates that stay the same, from input to output: {'; '.join(told)}." if told else ""
+
+
+def _weights(reading: Reading) -> Facts:
+    pictures = [
+        {
+            "title": picture.title,
+            "png": base64.b64encode(
+                figures.png(picture.pixels.repeat(picture.zoom[0], 0).repeat(picture.zoom[1], 1))
+            ).decode(),
+        }
+        for picture in reading.weights
+    ]
+    caption = (
+        "Blue: negative, orange: positive. A matrix has a row for each neuron or channel above and "
+        f"a column for each weight; where it is large, a pixel is the mean of neighbours. Network "
+        f"of seed {reading.seed}."
+    )
+    return {"pictures": pictures, "caption": caption}
 
 
 def _network_figures(group: Group, reading: Reading) -> list[Drawing]:
@@ -327,12 +417,17 @@ def _misread(group: Group, reading: Reading) -> Facts:
         if reading.examples
         else f"The network of seed {reading.seed} reads {_images(group, reading)} right."
     )
-    images = [_misread_image(group, *example) for example in reading.examples]
+    # Vectors are no pictures.
+    pictures = [example for example in reading.examples if example[0].dim() == 3]
+    images = [_misread_image(group, *example) for example in pictures]
     return {"images": images, "caption": caption}
 
 
 def _misread_image(group: Group, image: Tensor, true: int, read: int) -> Facts:
-    encoded = base64.b64encode(figures.png(image.permute(1, 2, 0).numpy())).decode()
+    if image.is_floating_point():
+        span = (image.max() - image.min()).clamp(min=1e-12)
+        image = (255 * (image - image.min()) / span).byte()
+    encoded = base64.b64encode(figures.png(image[:3].permute(1, 2, 0).numpy())).decode()
     return {"true": _class_name(group, true), "read": _class_name(group, read), "png": encoded}
 
 

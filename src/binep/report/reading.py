@@ -1,17 +1,21 @@
 """What a trained network does with test images: misreads, relaxes, comes to rest."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from binep.core.couplings import Shape
 from binep.core.network import READOUTS, Network
 from binep.core.neurons import range_of
 from binep.core.relaxation import Nudge, relax
 from binep.data import Dataset, Folder
 from binep.errors import BinepError
+from binep.report import figures
 from binep.report.groups import Group
 from binep.training.recipe import Recipe
 from binep.training.trainer import TEST_BATCH
@@ -20,6 +24,17 @@ from binep.training.trainer import TEST_BATCH
 READING_COST = {"cpu": 4e12, "cuda": 4e14}
 TRACED_IMAGES = 64
 WRONG_SHOWN = 24
+TILES, TILE_COLUMNS = 32, 8  # neurons whose weights are shown
+WIDE = 256  # pixels of a picture of weights
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Weights as pixels, uint8 (height, width, 3), each as many high and wide as `zoom` says."""
+
+    title: str
+    pixels: np.ndarray
+    zoom: tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -32,6 +47,7 @@ class Reading:
         confusion: images by true (rows) and read class (columns), average readout.
         examples: some that were misread: image (channels, height, width), true class, read class.
         free, nudged: residual of every time step, on the first `traced` images.
+        weights: of the couplings, as pictures.
         layers: their names. resting: share of the neurons of each layer, by where they rest.
     """
 
@@ -46,6 +62,7 @@ class Reading:
     nudged: list[float]
     layers: list[str]
     resting: dict[str, list[float]]
+    weights: "list[Picture]"
 
 
 def read_group(
@@ -69,7 +86,9 @@ def read_network(
 ) -> Reading:
     """Let a network read test images, with the phases that its recipe says."""
     test = dataset.test
-    affordable = READING_COST[test.images.device.type] / reading_cost(network, recipe)
+    affordable = READING_COST.get(test.images.device.type, READING_COST["cpu"]) / reading_cost(
+        network, recipe
+    )
     # Evenly spread: data sets may be sorted by difficulty, as MNIST's test images are.
     chosen = _evenly(len(test), images or max(TRACED_IMAGES, int(affordable)))
     labels = test.labels[chosen].cpu()
@@ -92,7 +111,40 @@ def read_network(
         nudged=nudged,
         layers=_layer_names(network),
         resting=resting,
+        weights=pictures_of(network, dataset.image_shape),
     )
+
+
+def pictures_of(network: Network, image_shape: Shape) -> list[Picture]:
+    """The first coupling's weights as each neuron or channel sees the input, others as matrices."""
+    found = []
+    for n, coupling in enumerate(network.couplings, start=1):
+        weight = coupling.weight.detach().float().cpu()
+        name = f"coupling {n}, {weight.shape[1]} to {weight.shape[0]}"
+        seen = math.prod(image_shape) if len(image_shape) == 3 else 0
+        if n == 1 and weight.dim() == 2 and weight.shape[1] == seen:
+            weight = weight.reshape(-1, *image_shape)
+        if weight.dim() == 4 and (n == 1 or weight.shape[1] == 1):
+            chosen = weight[_evenly(len(weight), TILES)].mean(1).numpy()
+            sheet = figures.tiled(chosen, min(len(chosen), TILE_COLUMNS))
+            title = f"{name}: what {len(chosen)} of {len(weight)} weigh in the input"
+        else:
+            sheet, title = _shrunk(weight.flatten(1).numpy()), f"{name}: all weights"
+        zoom = max(1, WIDE // sheet.shape[0]), max(1, WIDE // sheet.shape[1])
+        if sheet.shape == weight.flatten(1).shape:
+            zoom = min(zoom[0], 12), zoom[1]  # a matrix of few rows need not be square
+        else:
+            zoom = min(zoom), min(zoom)
+        found.append(Picture(title, figures.coloured(sheet), zoom))
+    return found
+
+
+def _shrunk(matrix: np.ndarray) -> np.ndarray:
+    """A matrix with at most `WIDE` rows and columns, each the mean of some neighbours."""
+    for axis in (0, 1):
+        parts = np.array_split(matrix, min(matrix.shape[axis], WIDE), axis)
+        matrix = np.concatenate([part.mean(axis, keepdims=True) for part in parts], axis)
+    return matrix
 
 
 def _evenly(total: int, count: int) -> Tensor:
