@@ -34,7 +34,7 @@ from binep.engines.cuda.rules import Target, handicap, pull, step
 WIDE = 1024  # from here on a flip's row of weights costs more than a share of a matrix product
 NARROW = 256  # neurons that are passed over in one small block
 BUSY_SWEEPS = 2  # of bits alone in a wide network
-EVEN_TURN = tl.constexpr(0x2AAAAAAA)  # bits of the layers of even number
+SECOND_TURN = tl.constexpr(0x2AAAAAAA)  # bits of its layers
 
 
 class Layer(NamedTuple):
@@ -78,89 +78,155 @@ def events_kernel(
     first,  # f32, (batch, size of layer 0): its constant drive
     layers,
     counts,  # int32, (batch, 2, LAYERS), zero: how many flipped, for odd and even steps
-    start,
     target,
     neuron,
     residual,  # f32, (batch,)
     ran,  # int32, (batch,)
     steps,
     LAYERS: tl.constexpr,
-    TURNS: tl.constexpr,
     PACKED: tl.constexpr,  # whether signs are of one byte each
 ):
     """A phase of a sample."""
     sample = tl.program_id(0).to(tl.int64)
-    # One bit for each layer that may move, with turns: a neighbour has flipped since it last did.
-    pushed = (1 << LAYERS) - 1
-    if start.changed is not None:
-        pushed = pushed & EVEN_TURN
-    elif start.residual is not None:
-        moves = tl.load(start.residual + sample) > 0.0
-        pushed = tl.where(moves, pushed, 1 << (LAYERS - 1))
     change = 1.0
     t = 0
     while (t < steps) & (change > 0.0):
         now = counts + (sample * 2 + t % 2) * LAYERS
         later = counts + (sample * 2 + (t + 1) % 2) * LAYERS
         change = 0.0
-        if start.changed is not None:
-            change = tl.where(t == 0, tl.load(start.changed + sample).to(tl.float32), 0.0)
+        for n in tl.static_range(LAYERS):
+            tl.store(later + n, 0)
+            change = tl.maximum(change, _pass_layer(
+                first, layers, now + n, 0, 0, target, neuron, sample, n, LAYERS, False
+            ))  # fmt: skip
         t += 1
-        for turn in tl.static_range(TURNS):
-            for n in tl.static_range(turn, LAYERS, TURNS):
-                tl.store(later + n, 0)
-                down_gain = tl.load(layers[n + 1].gain) if n + 1 < LAYERS else 0.0
-                if (TURNS == 1) | ((pushed >> n) & 1 > 0):
-                    change = tl.maximum(change, _pass_layer(
-                        first, layers[n], down_gain, now + n, target, neuron, sample,
-                        n + 1 == LAYERS,
-                    ))  # fmt: skip
-            tl.debug_barrier()
-            for n in tl.static_range(turn, LAYERS, TURNS):
-                pushed = pushed & ~(1 << n)
-                count = tl.load(now + n)
-                if count > 0:
-                    pushed = pushed | (5 << n) >> 1  # both neighbours
-                    events = layers[n].events + sample * layers[n].SIZE
-                    if n + 1 < LAYERS:
-                        sums = layers[n + 1].up + sample * layers[n + 1].SIZE
-                        turned = layers[n + 1].turned
-                        _add_rows(sums, turned, events, count, layers[n + 1].SIZE, PACKED)
-                    if n > 0:
-                        sums = layers[n - 1].down + sample * layers[n - 1].SIZE
-                        _add_rows(sums, layers[n].kernel, events, count, layers[n - 1].SIZE, PACKED)
-            tl.debug_barrier()
+        tl.debug_barrier()
+        for n in tl.static_range(LAYERS):
+            count = tl.load(now + n)
+            if n + 1 < LAYERS:
+                _hear_below(layers, n + 1, count, sample, PACKED)
+            if n > 0:
+                _hear_above(layers, n - 1, count, sample, PACKED)
+        tl.debug_barrier()
     tl.store(residual + sample, change)
     tl.store(ran + sample, t)
 
 
 @triton.jit
-def _pass_layer(first, layer, down_gain, count, target, neuron, sample, TOP: tl.constexpr):
+def turns_kernel(
+    first,  # f32, (batch, size of layer 0): its constant drive
+    layers,
+    counts,  # int32, (batch, 2, LAYERS), zero: how many flipped, for odd and even sweeps
+    start,
+    target,
+    neuron,
+    residual,  # f32, (batch,)
+    ran,  # int32, (batch,)
+    sweeps,
+    LAYERS: tl.constexpr,
+    PACKED: tl.constexpr,  # whether signs are of one byte each
+):
+    """A phase of a sample whose layers are bits alone, and move in turn.
+
+    When its turn comes a layer hears what has flipped since it last moved; if none has, it stays.
+    """
+    sample = tl.program_id(0).to(tl.int64)
+    # Layers that move in the first sweep even if nothing has flipped, a bit each.
+    moves = tl.full((), (1 << LAYERS) - 1, tl.int32)
+    if start.changed is not None:
+        moves = moves & SECOND_TURN
+    elif start.residual is not None:
+        moves = tl.where(tl.load(start.residual + sample) > 0.0, moves, 1 << (LAYERS - 1))
+    change = 1.0
+    t = 0
+    while (t < sweeps) & (change > 0.0):
+        now = counts + (sample * 2 + t % 2) * LAYERS
+        later = counts + (sample * 2 + (t + 1) % 2) * LAYERS
+        change = 0.0
+        if start.changed is not None:
+            change = tl.where(t == 0, tl.load(start.changed + sample).to(tl.float32), 0.0)
+        for turn in tl.static_range(2):
+            # Those of the sweep before are still there when the first turn begins.
+            heard = now if turn > 0 else later
+            for n in tl.static_range(turn, LAYERS, 2):
+                below = tl.load(heard + n - 1) if n > 0 else 0
+                above = tl.load(heard + n + 1) if n + 1 < LAYERS else 0
+                tl.store(later + n, 0)
+                if ((moves >> n) & 1) + below + above > 0:
+                    if PACKED:
+                        # Four signs at a time, before the neurons are passed over.
+                        _hear(layers, n, below, above, sample, LAYERS, PACKED)
+                        tl.debug_barrier()
+                    change = tl.maximum(change, _pass_layer(
+                        first, layers, now + n, below, above, target, neuron, sample,
+                        n, LAYERS, not PACKED
+                    ))  # fmt: skip
+            tl.debug_barrier()
+        moves = moves & 0
+        t += 1
+    if change > 0.0:
+        # What the layers of the first turn would hear next.
+        last = counts + (sample * 2 + (t + 1) % 2) * LAYERS
+        for n in tl.static_range(0, LAYERS, 2):
+            below = tl.load(last + n - 1) if n > 0 else 0
+            above = tl.load(last + n + 1) if n + 1 < LAYERS else 0
+            _hear(layers, n, below, above, sample, LAYERS, PACKED)
+    tl.store(residual + sample, change)
+    tl.store(ran + sample, t)
+
+
+@triton.jit
+def _pass_layer(
+    first,
+    layers,
+    count,  # int32: how many flip
+    below,  # how many flipped in the layers below and above since it last moved, if it HEARS them
+    above,
+    target,
+    neuron,
+    sample,
+    N: tl.constexpr,
+    LAYERS: tl.constexpr,
+    HEARS: tl.constexpr,
+):
     """One step of one layer of one sample; lists who flipped, and returns the largest change."""
-    BLOCK: tl.constexpr = layer.BLOCK
-    row = sample * layer.SIZE
+    SIZE: tl.constexpr = layers[N].SIZE
+    BLOCK: tl.constexpr = layers[N].BLOCK
+    GROUP: tl.constexpr = tl.constexpr(64) if SIZE <= 128 else tl.constexpr(8)
+    TOP: tl.constexpr = N + 1 == LAYERS
+    row = sample * SIZE
     largest = tl.zeros((BLOCK,), tl.float32)
     label = 0
     if TOP and target.labels is not None:
         label = tl.load(target.labels + sample)
-    for start in range(0, layer.SIZE, BLOCK):
+    for start in range(0, SIZE, BLOCK):
         i = start + tl.arange(0, BLOCK)
-        inside = i < layer.SIZE
-        if layer.up is None:
+        inside = i < SIZE
+        if N == 0:
             drive = tl.load(first + row + i, mask=inside, other=0.0)
         else:
-            sums = tl.load(layer.up + row + i, mask=inside, other=0).to(tl.float32)
-            drive = tl.load(layer.gain) * sums
-            if layer.bias is not None:
-                drive = drive + tl.load(layer.bias + i, mask=inside, other=0.0)
-        if layer.down is not None:
-            sums = tl.load(layer.down + row + i, mask=inside, other=0).to(tl.float32)
-            drive = drive + down_gain * sums
+            if HEARS:
+                events = layers[N - 1].events + sample * layers[N - 1].SIZE
+                up, weights = layers[N].up + row, layers[N].turned
+                sums = add_tile(up, weights, SIZE, events, below, start, GROUP, BLOCK)
+            else:
+                sums = tl.load(layers[N].up + row + i, mask=inside, other=0)
+            drive = tl.load(layers[N].gain) * sums.to(tl.float32)
+            if layers[N].bias is not None:
+                drive = drive + tl.load(layers[N].bias + i, mask=inside, other=0.0)
+        if not TOP:
+            if HEARS:
+                events = layers[N + 1].events + sample * layers[N + 1].SIZE
+                down, weights = layers[N].down + row, layers[N + 1].kernel
+                sums = add_tile(down, weights, SIZE, events, above, start, GROUP, BLOCK)
+            else:
+                sums = tl.load(layers[N].down + row + i, mask=inside, other=0)
+            drive = drive + tl.load(layers[N + 1].gain) * sums.to(tl.float32)
         if neuron.BITS:
             s = drive
-            was = tl.load(layer.bits + row + i, mask=inside, other=0) > 0
+            was = tl.load(layers[N].bits + row + i, mask=inside, other=0) > 0
         else:
-            s = tl.load(layer.state + row + i, mask=inside, other=0.0)
+            s = tl.load(layers[N].state + row + i, mask=inside, other=0.0)
             was = s >= neuron.threshold  # a bit follows its state: it need not be read
         force = None
         if TOP and target.margin is not None:
@@ -168,8 +234,8 @@ def _pass_layer(first, layer, down_gain, count, target, neuron, sample, TOP: tl.
         if TOP and target.beta is not None:
             force = pull(target, label, i, s, row + i, inside)
         new = step(s, drive, force, neuron)
-        if layer.state is not None:
-            tl.store(layer.state + row + i, new, mask=inside)
+        if layers[N].state is not None:
+            tl.store(layers[N].state + row + i, new, mask=inside)
         fires = new >= neuron.threshold
         flipped = inside & (fires != was)
         if neuron.BITS:
@@ -181,9 +247,36 @@ def _pass_layer(first, layer, down_gain, count, target, neuron, sample, TOP: tl.
             count + tl.zeros_like(i), tl.full((BLOCK,), 1, tl.int32), mask=flipped, sem="relaxed",
             scope="cta",
         )  # fmt: skip
-        tl.store(layer.events + row + place, tl.where(fires, i, -1 - i), mask=flipped)
-        tl.store(layer.bits + row + i, fires.to(layer.bits.dtype.element_ty), mask=flipped)
+        tl.store(layers[N].events + row + place, tl.where(fires, i, -1 - i), mask=flipped)
+        tl.store(layers[N].bits + row + i, fires.to(layers[N].bits.dtype.element_ty), mask=flipped)
     return tl.max(largest, 0)
+
+
+@triton.jit
+def _hear(
+    layers, n: tl.constexpr, below, above, sample, LAYERS: tl.constexpr, PACKED: tl.constexpr
+):
+    """Bring the sums of a layer up to date with what has flipped below and above it."""
+    if n > 0:
+        _hear_below(layers, n, below, sample, PACKED)
+    if n + 1 < LAYERS:
+        _hear_above(layers, n, above, sample, PACKED)
+
+
+@triton.jit
+def _hear_below(layers, n: tl.constexpr, count, sample, PACKED: tl.constexpr):
+    if count > 0:
+        sums = layers[n].up + sample * layers[n].SIZE
+        events = layers[n - 1].events + sample * layers[n - 1].SIZE
+        _add_rows(sums, layers[n].turned, events, count, layers[n].SIZE, PACKED)
+
+
+@triton.jit
+def _hear_above(layers, n: tl.constexpr, count, sample, PACKED: tl.constexpr):
+    if count > 0:
+        sums = layers[n].down + sample * layers[n].SIZE
+        events = layers[n + 1].events + sample * layers[n + 1].SIZE
+        _add_rows(sums, layers[n + 1].kernel, events, count, layers[n].SIZE, PACKED)
 
 
 @triton.jit
@@ -205,7 +298,7 @@ def _add_tiles(sums, weights, width, events, count, GROUP: tl.constexpr, TILE: t
 
 @triton.jit
 def add_tile(sums, weights, width, events, count, start, GROUP: tl.constexpr, TILE: tl.constexpr):
-    """Add (or take away) a part of a row of weights for each event."""
+    """Add (or take away) a part of a row of weights for each event; the sums that come of it."""
     j = start + tl.arange(0, TILE)
     total = tl.zeros((TILE,), tl.int32)
     for e in range(0, count, GROUP):
@@ -216,8 +309,9 @@ def add_tile(sums, weights, width, events, count, start, GROUP: tl.constexpr, TI
             other=0,
         )
         total += tl.sum(w.to(tl.int32) * sign[:, None], 0)
-    before = tl.load(sums + j, mask=j < width, other=0)
-    tl.store(sums + j, before + total, mask=j < width)
+    total += tl.load(sums + j, mask=j < width, other=0)
+    tl.store(sums + j, total, mask=j < width)
+    return total
 
 
 @triton.jit
@@ -383,23 +477,25 @@ class DenseEvents(Stepwise):
     ) -> Phase:
         """Steps from some sums; all is changed in place."""
         residual, ran = per_sample(first)
-        count, turns = len(state), len(self.network.turns)
+        count = len(state)
         layers = tuple(
             self._layer(n, *tensors)
             for n, tensors in enumerate(zip(*sums, state, bits, strict=True))
         )
-        events_kernel[(len(first),)](
+        counts = torch.zeros(len(first), 2, count, dtype=torch.int32, device=self.device)
+        alone = self.network.dynamics.bits
+        kernel, more = (turns_kernel, (start,)) if alone else (events_kernel, ())
+        kernel[(len(first),)](
             first,
             layers,
-            torch.zeros(len(first), 2, count, dtype=torch.int32, device=self.device),
-            start if turns > 1 else Start(),
+            counts,
+            *more,
             target,
             self.neuron,
             residual,
             ran,
             steps,
             LAYERS=count,
-            TURNS=turns,
             PACKED=self.dtype == torch.int8,
             num_warps=16,
             enable_fp_fusion=False,
@@ -411,7 +507,8 @@ class DenseEvents(Stepwise):
     ) -> Layer:
         fast, size = self.couplings[n], state.shape[1]
         widest = max(shape[0] for shape in self.network.layer_shapes)
-        block = NARROW if size <= NARROW else min(4096, power_of_two(widest))
+        most = 8192 if self.network.dynamics.bits and self.dtype != torch.int8 else 4096
+        block = NARROW if size <= NARROW else min(most, power_of_two(widest))
         gain = bias = kernel = turned = None
         if n > 0:
             gain, kernel, turned = fast.coupling.synapses.gain.detach(), fast.kernel, fast.turned
