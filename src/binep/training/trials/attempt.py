@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -19,26 +20,35 @@ TOLD = 200  # letters of what a process said last
 class Attempt:
     """Trains one trial, given as `Trial.dumps` writes it; called where it is to be trained.
 
-    Slurm's preemption asks for a `checkpoint`: the process saves, and the job is queued again.
+    Slurm's time limit asks for a `checkpoint`: the process saves, and the job is queued again.
+    When it preempts a job it tells the process itself, which saves and ends: who waits then is
+    ended by Slurm, too, and queued again, instead of taking the trial for stopped.
+
+    Args:
+        environment: variables of the process.
+        waits: seconds to be ended in, after which the trial goes on; 0: it has stopped.
     """
 
-    def __init__(self, environment: dict[str, str] | None = None) -> None:
-        self.environment = environment or {}
+    def __init__(self, environment: dict[str, str] | None = None, waits: float = 0.0) -> None:
+        self.environment, self.waits = environment or {}, waits
         self._process: subprocess.Popen[str] | None = None
         self._ended = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"environment": self.environment, "_process": None, "_ended": False}
+        return {**vars(self), "_process": None, "_ended": False}
 
     def __call__(self, text: str) -> dict[str, Any]:
         """The reply of `worker`: the run's record and metrics, or a failure."""
         code, said = 0, ""
         for _ in range(ATTEMPTS):
             code, reply, said = self._run(text)
-            if reply is not None:
+            stopped = reply is not None and not reply["finished"] and not reply.get("failure")
+            if stopped and self.waits and not self._ended:
+                time.sleep(self.waits)
+            elif reply is not None:
                 return reply
             # Killed, perhaps for its memory: what it has saved is there.
-            if code >= 0 or self._ended:
+            elif code >= 0 or self._ended:
                 break
         name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         last = said.strip().splitlines()[-1][:TOLD] if said.strip() else "nothing was said"
@@ -85,4 +95,4 @@ class Attempt:
         if self._process is not None:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(SAVING)
-        return DelayedSubmission(Attempt(self.environment), text)
+        return DelayedSubmission(Attempt(self.environment, self.waits), text)

@@ -1,5 +1,6 @@
 """Trials as an array of Slurm jobs, through submitit; preempted jobs are queued again."""
 
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from binep.training.signals import listening
 from binep.training.trials.attempt import Attempt
 from binep.training.trials.executor import Outcome, Trial
 
+KILLED_WITHIN = 120.0  # seconds from Slurm's warning of a preemption to the end, more than usual
 POLL = 1.0  # seconds between two looks at the jobs
 USUAL: dict[str, Any] = {"timeout_min": 24 * 60, "cpus_per_task": 1}
 CLUSTERS = ("slurm", "local")
@@ -53,6 +55,8 @@ class Slurm:
             raise BinepError(
                 "--on slurm needs the package submitit: pip install 'binep[slurm]'"
             ) from None
+        # Without accounting submitit says at every look that there is none.
+        logging.getLogger("submitit").setLevel(logging.ERROR)
         make_folder(self.folder)
         parameters = {**USUAL, **self.parameters}
         cluster = parameters.pop("cluster", "slurm")
@@ -61,7 +65,9 @@ class Slurm:
             executor.update_parameters(name="binep", **parameters)
             if cluster == "slurm" and self.at_once is not None:
                 executor.update_parameters(slurm_array_parallelism=self.at_once)
-            return executor.map_array(Attempt(), [trial.dumps() for trial in trials])
+            return executor.map_array(
+                Attempt(waits=KILLED_WITHIN), [trial.dumps() for trial in trials]
+            )
         except (RuntimeError, NameError, TypeError, FailedJobError) as error:
             told = " ".join(str(error).split())
             raise BinepError(f"--on slurm: {told}") from None

@@ -45,12 +45,15 @@ def _train(text: str, stop: threading.Event) -> dict[str, Any]:
     while True:
         try:
             run = loads(text).train(stop=stop)
-            return {"record": run.record, "metrics": run.metrics}
+            return {"record": run.record, "metrics": run.metrics, "finished": run.finished}
         except BinepError as error:
             if BUSY not in str(error) or time.monotonic() > until or stop.wait(0.5):
-                return {"failure": " ".join(str(error).split())}
+                return {"finished": False, "failure": " ".join(str(error).split())}
         except Exception as error:
-            return {"failure": f"{type(error).__name__}: {' '.join(str(error).split())}"}
+            return {
+                "finished": False,
+                "failure": f"{type(error).__name__}: {' '.join(str(error).split())}",
+            }
 
 
 if __name__ == "__main__":

@@ -1,0 +1,125 @@
+"""Planning: what several processes would cost and bring, from sizes, latency and bandwidth.
+
+A mini-batch in N processes takes
+
+    t(N) = relax / N + learn + talk(N)
+
+where every process relaxes its part, all of them apply the whole contrast, and `talk` adds the
+contrasts up. Relaxing does not get faster for ever: a GPU is not busy with a few samples, so the
+model is for N times as many samples, too, where `relax` is not divided.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from binep.core.network import Network
+from binep.engines.exchange import sizes
+from binep.training.recipe import Recipe
+
+# What training keeps of a synapse, in bytes, by engine: see `memory`.
+SIGN, MOMENTUM, CONTRAST, GRADIENT = 4, 4, 4, 4
+COLLECTIVES = 4  # a mini-batch: the header, one or two formats, and who asks to stop
+
+
+@dataclass(frozen=True)
+class Link:
+    """How processes reach each other.
+
+    Attributes:
+        latency: seconds from one to the next. bandwidth: bytes a second into each of them.
+    """
+
+    name: str
+    latency: float
+    bandwidth: float
+
+    def seconds(self, processes: int, received: float) -> float:
+        """To add up a mini-batch's contrasts: the steps of a ring, and its bytes."""
+        steps = 2 * (processes - 1) * COLLECTIVES
+        return steps * self.latency + received / self.bandwidth
+
+
+@dataclass(frozen=True)
+class Contrasts:
+    """The contrasts of a network's mini-batch: entries of all weights, and of all biases.
+
+    Attributes:
+        exact: whether they are integers.
+    """
+
+    weights: int
+    biases: int
+    exact: bool
+
+    @classmethod
+    def of(cls, network: Network) -> "Contrasts":
+        couplings = network.couplings
+        return cls(
+            sum(c.synapses.kernel.numel() for c in couplings),
+            sum(c.bias.numel() for c in couplings if c.bias is not None),
+            network.neuron.binary,
+        )
+
+    def received(self, processes: int, largest: int = 0, filled: float = 1.0) -> float:
+        """Bytes that each process receives.
+
+        Args:
+            largest, filled: of integers, the largest in a process, and the share that is not 0;
+                without `largest` they travel as float32.
+        """
+        floats = sizes(self.weights + self.biases, [1] * processes, [1] * processes)["float32"]
+        if not (self.exact and largest):
+            return floats
+        counts = [math.ceil(self.weights * filled)] * processes
+        return min(sizes(self.weights, [largest] * processes, counts).values())
+
+
+def network_of(recipe: Recipe) -> Network:
+    """The network of a recipe, its shapes alone."""
+    with torch.device("meta"):
+        return recipe.build_network()
+
+
+def speedup(relax: float, learn: float, talk: float, processes: int) -> float:
+    """How many times as fast a mini-batch of the same size is (strong scaling).
+
+    >>> round(speedup(relax=0.008, learn=0.002, talk=0.001, processes=4), 2)
+    2.0
+    """
+    return (relax + learn) / (relax / processes + learn + talk)
+
+
+def efficiency(relax: float, learn: float, talk: float) -> float:
+    """What part of N times as many samples a second is reached with N times as many processes, each
+    with a mini-batch as large as before (weak scaling).
+
+    >>> round(efficiency(relax=0.008, learn=0.002, talk=0.0025), 2)
+    0.8
+    """
+    return (relax + learn) / (relax + learn + talk)
+
+
+def memory(synapses: int, engine: str = "reference", processes: int = 1) -> int:
+    """Bytes that the synapses of a network take while it is trained, in each process.
+
+    Signs and momenta are float32 everywhere. The reference holds a contrast and a gradient besides,
+    and while it makes one their product; engines in compiled kernels add contrasts to momenta as
+    they find them, and keep signs once more, in bits or bytes of both directions. Processes that
+    share a training hold contrasts, and as much again while they travel.
+    """
+    if engine == "reference":
+        each = SIGN + MOMENTUM + 2 * CONTRAST + GRADIENT
+    elif engine == "packed":
+        each = SIGN + MOMENTUM + 2 / 8
+    else:
+        each = SIGN + MOMENTUM + CONTRAST + 2
+    shared = 2 * CONTRAST if processes > 1 else 0
+    return round(synapses * (each + shared))
+
+
+def widths(synapses: Sequence[int], inputs: int, outputs: int) -> list[int]:
+    """The hidden neurons of networks with one hidden layer and about so many synapses."""
+    return [max(1, round(count / (inputs + outputs))) for count in synapses]
