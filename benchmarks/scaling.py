@@ -5,7 +5,8 @@
     python benchmarks/scaling.py predict
 
 Times are ratios within one run: the counts of processes take turns, and the fastest of each is
-compared. Images are random where a recipe's data are missing.
+compared. CPU seconds of the busiest process tell what an idle core would need, where cores are
+shared with other programs.
 """
 
 import argparse
@@ -61,24 +62,20 @@ def train_batches(options: argparse.Namespace) -> None:
     try:
         data = recipe.load_data(data_dir=options.data_dir, offline=True)
     except BinepError:
-        from binep.data import Dataset, Split
-
-        shape = (1024, *recipe.source.image_shape)
-        images = torch.randint(256, shape, dtype=torch.uint8)
-        split = Split(images, torch.randint(recipe.source.classes, (1024,)))
-        data = Dataset(split, split, recipe.source.classes)  # type: ignore[call-arg]
+        raise SystemExit(f"{options.recipe}: its data are not in {options.data_dir}") from None
     place = torch.device("cpu")
     trainer = runs.build_trainer(recipe, data, 0, place, options.engine)
     share(trainer.engine, trainer.network, recipe.build_learning(), team.processes)
-    exchange, seconds = team.processes.exchange, list[float]()
+    exchange, seconds, worked = team.processes.exchange, list[float](), list[float]()
     size = options.batch
     for n in range(options.warm + options.batches):
         chosen = slice(n * size, (n + 1) * size)
         inputs, labels = data.inputs(data.train.images[chosen]), data.train.labels[chosen]
-        began = time.perf_counter()
+        began, busy = time.perf_counter(), time.process_time()
         trainer.engine.train(inputs, labels)
         team.processes.any(False)
         seconds.append(time.perf_counter() - began)
+        worked.append(time.process_time() - busy)
         if n + 1 == options.warm and exchange is not None:
             exchange.traffic.__init__()
     traffic = None if exchange is None else exchange.traffic
@@ -86,6 +83,7 @@ def train_batches(options: argparse.Namespace) -> None:
         json.dumps(
             {
                 "seconds": statistics.median(seconds[options.warm :]),
+                "worked": statistics.median(worked[options.warm :]),
                 "received": 0 if traffic is None else traffic.bytes_per_step,
                 "formats": {} if traffic is None else traffic.received,
             }
@@ -108,15 +106,17 @@ def measure(options: argparse.Namespace) -> None:
                 known = best.get((kind, count))
                 if known is None or slowest["seconds"] < known["seconds"]:
                     best[kind, count] = slowest
-    one = best["strong", 1]["seconds"]
+    one, alone = best["strong", 1]["seconds"], best["strong", 1]["worked"]
     print(f"{options.recipe}, {options.batches} mini-batches, best of {options.rounds}")
-    print("scaling  processes  samples  ms      times one  bytes received  as")
+    print("scaling  processes  samples  ms      times one  CPU ms  times one  bytes received  as")
     for (kind, count), found in best.items():
         batch = options.batch * (count if kind == "weak" else 1)
-        gain = one / found["seconds"] * (count if kind == "weak" else 1)
+        more = count if kind == "weak" else 1
+        gain, cpu_gain = one / found["seconds"] * more, alone / found["worked"] * more
         ways = ", ".join(found["formats"])
         print(
             f"{kind:7}  {count:9}  {batch:7}  {1e3 * found['seconds']:6.1f}  {gain:9.2f}  "
+            f"{1e3 * found['worked']:6.1f}  {cpu_gain:9.2f}  "
             f"{found['received']:14,.0f}  {ways}"
         )
 
@@ -197,7 +197,7 @@ def predict(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     commands = parser.add_subparsers(required=True)
     for name, function in (("time", measure), ("worker", train_batches)):
         command = commands.add_parser(name)

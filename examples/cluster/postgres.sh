@@ -25,9 +25,9 @@ as "$bin/createdb" -h "$work" -p "$port" search
 url="postgresql+psycopg2://postgres@127.0.0.1:$port/search"
 
 # --- two searches
-command=(python -m binep tune digits-1fc-w --trials 10 --epochs 3 --batches 60
+command=(python -m binep tune digits-1fc-w --trials 6 --epochs 2 --batches 30
     --storage "$url" --device cpu)
-echo "$ binep tune digits-1fc-w --trials 10 --epochs 3 --batches 60 --storage $url    # twice"
+echo "$ binep tune digits-1fc-w --trials 6 --epochs 2 --batches 30 --storage $url    # twice"
 OMP_NUM_THREADS=1 "${command[@]}" > "$work/first" 2>&1 &
 first=$!
 OMP_NUM_THREADS=1 "${command[@]}" > "$work/second" 2>&1 &

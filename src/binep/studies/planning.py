@@ -105,13 +105,13 @@ def efficiency(relax: float, learn: float, talk: float) -> float:
 def memory(synapses: int, engine: str = "reference", processes: int = 1) -> int:
     """Bytes that the synapses of a network take while it is trained, in each process.
 
-    Signs and momenta are float32 everywhere. The reference holds a contrast and a gradient besides,
-    and while it makes one their product; engines in compiled kernels add contrasts to momenta as
+    Signs and momenta are float32 everywhere. The reference holds the contrast of either phase, one
+    of products on the way, and the gradient besides; engines in compiled kernels add contrasts to momenta as
     they find them, and keep signs once more, in bits or bytes of both directions. Processes that
     share a training hold contrasts, and as much again while they travel.
     """
     if engine == "reference":
-        each = SIGN + MOMENTUM + 2 * CONTRAST + GRADIENT
+        each = SIGN + MOMENTUM + 3 * CONTRAST + GRADIENT
     elif engine == "packed":
         each = SIGN + MOMENTUM + 2 / 8
     else:
