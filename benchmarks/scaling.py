@@ -156,7 +156,7 @@ def weigh(options: argparse.Namespace) -> None:
         network = Network((784,), couplings, Heaviside(), "energy", per_class=10)
         learning = EquilibriumPropagation(3, 2, 1.0)
         rates = {"gamma": 1e-4, "tau": 1e-5, "lr_bias": 1e-6}
-        optimizers = assign_optimizers(network, **rates)
+        optimizers = assign_optimizers(network, **rates)  # type: ignore[arg-type]
         engine = select_engine(options.engine, network, learning, optimizers)
         for _ in range(2):
             pixels = torch.randint(256, (2, 784), dtype=torch.uint8)

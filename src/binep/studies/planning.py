@@ -106,9 +106,9 @@ def memory(synapses: int, engine: str = "reference", processes: int = 1) -> int:
     """Bytes that the synapses of a network take while it is trained, in each process.
 
     Signs and momenta are float32 everywhere. The reference holds the contrast of either phase, one
-    of products on the way, and the gradient besides; engines in compiled kernels add contrasts to momenta as
-    they find them, and keep signs once more, in bits or bytes of both directions. Processes that
-    share a training hold contrasts, and as much again while they travel.
+    of products on the way, and the gradient besides; engines in compiled kernels add contrasts to
+    momenta as they find them, and keep signs once more, in bits or bytes of both directions.
+    Processes that share a training hold contrasts, and as much again while they travel.
     """
     if engine == "reference":
         each = SIGN + MOMENTUM + 3 * CONTRAST + GRADIENT
