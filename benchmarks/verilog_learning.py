@@ -1,6 +1,6 @@
 """On-line learning in simulation: the exported core learns digits from fresh weights.
 
-    python benchmarks/verilog_learning.py --epochs 10 --out benchmarks/verilog-learning
+    python benchmarks/verilog_learning.py --epochs 6 --hidden 512 --out benchmarks/verilog-learning
 
 The core of a fresh network is exported with all lessons as its vectors: in every epoch each
 training image once, in a drawn order, and then all test images, which are only read. Verilator
@@ -34,9 +34,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--parallel", type=int, default=64)
+    parser.add_argument("--hidden", type=int, default=1024, help="neurons")
     parser.add_argument("--out", type=Path, required=True, help="of the files, without suffix")
     arguments = parser.parse_args()
-    recipe = recipes.load(RECIPE)
+    recipe = recipes.load(RECIPE, [f"network.dense=[{arguments.hidden}]"])
     network = recipe.build_network(torch.Generator().manual_seed(SEED))
     rule = FixedRule(learning_rule(recipe))
     core = Core(store(network, recipe), parallel=arguments.parallel, learning=rule)
@@ -64,9 +65,10 @@ def main() -> None:
     tested = wrong[~lessons].reshape(arguments.epochs, len(test[0]), 2)
     learnt = wrong[lessons].reshape(arguments.epochs, len(train[0]), 2)
     found = {
-        "how": f"{RECIPE}, fresh weights (seed {SEED}), one image at a time; Verilator, "
-        f"N = {arguments.parallel}; Python: FixedLearner. Percent of {len(test[0])} test images "
-        f"after each epoch of {len(train[0])}, and of training images read before each is learnt",
+        "how": f"{RECIPE} with {arguments.hidden} hidden neurons, fresh weights (seed {SEED}), one "
+        f"image at a time; Verilator, N = {arguments.parallel}; Python: FixedLearner. Percent of "
+        f"{len(test[0])} test images after each epoch of {len(train[0])}, and of training images "
+        "as each is read before it is learnt",
         "test_error_core": percent(tested[..., 0]),
         "test_error_python": percent(tested[..., 1]),
         "lesson_error_core": percent(learnt[..., 0]),

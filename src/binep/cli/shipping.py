@@ -143,6 +143,14 @@ def hardware(
     epochs: Annotated[
         int, typer.Option(help="For --sweep: also train at every value, for this number of epochs.")
     ] = 0,
+    synthesize: Annotated[
+        bool,
+        typer.Option("--synthesize", help="Instead: cells of its core in Verilog, by Yosys."),
+    ] = False,
+    parallel: Annotated[
+        list[int] | None,
+        typer.Option(metavar="N", help="For --synthesize: synapses a cycle; may be repeated."),
+    ] = None,
     device: Device = "auto",
     data_dir: DataDir = None,
     offline: Offline = False,
@@ -183,12 +191,49 @@ def hardware(
         for path in sweeping.write(found, sweep):
             print(path)
         return
+    if synthesize:
+        cores, taken = _synthesize(recipe, network, images, parallel, data_dir, offline)
+        if as_json:
+            print_json([asdict(core) for core in cores])
+        else:
+            from binep.hardware.synthesis import render
+
+            Console().print(render(recipe.name, cores, taken))
+        return
+    if parallel:
+        raise BinepError(f"--parallel {parallel[0]}: allowed with --synthesize")
     x = _first_test_images(recipe, images, device, data_dir, offline)
     counted = counting.report(recipe, network, x, counting.load_costs(costs))
     if as_json:
         print_json(asdict(counted))
     else:
         Console().print(counting.render(counted))
+
+
+# Cycles differ little from image to image.
+_MOST_TIMED = 10
+
+
+def _synthesize(
+    recipe: Any,
+    network: Any,
+    images: int,
+    parallel: list[int] | None,
+    data_dir: Path | None,
+    offline: bool,
+) -> tuple[Any, int]:
+    """A network's core for each N, with and without learning; how many images were timed."""
+    from binep.deploy.export import learning_rule, store
+    from binep.deploy.learning import FixedRule
+    from binep.hardware import synthesis
+
+    test = recipe.load_data(data_dir=data_dir, offline=offline).test
+    count = min(images, _MOST_TIMED, len(test.labels))
+    samples = test.images[:count].numpy(), test.labels[:count].numpy()
+    rule = FixedRule(learning_rule(recipe), recipe.hardware.momentum_bits or 16)
+    stored = store(network.cpu(), recipe)
+    parallels = parallel or synthesis.PARALLELS
+    return synthesis.table(stored, rule, *samples, parallels, say=say), count
 
 
 def _run_or_recipe(what: str, overrides: list[str], device: str) -> tuple[Any, Any, Any]:

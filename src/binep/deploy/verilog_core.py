@@ -13,10 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
-from binep.deploy import fixed, layout
+from binep.deploy import fixed, layout, rules
 from binep.deploy.fixed import STATE_BITS, FixedNetwork
 from binep.deploy.folder import readme, write_files
 from binep.deploy.learning import FixedLearner, FixedRule
+from binep.deploy.relaxing import State
 from binep.deploy.rules import BETA_BITS, PARAMETER_BITS
 from binep.deploy.stored import LEVELS, Array, StoredCoupling, StoredNetwork
 from binep.errors import BinepError
@@ -545,14 +546,23 @@ def _vectors(core: Core, vectors: Vectors) -> dict[str, str]:
 def _read_and_learn(learner: FixedLearner, vectors: Vectors) -> Array:
     """The class that each image is read as, before it is learnt if it is a lesson."""
     expected = np.zeros(len(vectors.images), np.int64)
+    begun: list[Array] = []
+
+    def watch(state: State, begins: bool) -> None:
+        if begins:
+            begun.append(state[-1])
+
+    learner.watch = watch
     ends = [*np.flatnonzero(np.diff(vectors.learnt)) + 1, len(expected)]
     for begin, end in zip([0, *ends], ends, strict=False):
         if not vectors.learnt[begin]:
             expected[begin:end] = learner.fixed.predict(vectors.images[begin:end])
             continue
         for k in range(begin, end):
-            expected[k] = learner.fixed.predict(vectors.images[k : k + 1])[0]
+            begun.clear()
             learner.learn(vectors.images[k], int(vectors.labels[k]))
+            # The second phase begins where the free one has ended.
+            expected[k] = rules.winner(learner.network.scores(begun[1]))[0]
     return expected
 
 

@@ -143,7 +143,6 @@ module binep_coupling #(
 
     // --- sums up: one for each neuron above, in UNITS memories ------------------------------------
     localparam int COUNT_BITS = $clog2(N) + 1;
-    logic [N*COUNT_BITS-1:0]      agree_terms, changed_terms;
     logic [COUNT_BITS-1:0]        agree, changed;
     logic [UP_SUM_BITS-1:0]       up_before, up_after;
     logic [UNITS*UP_SUM_BITS-1:0] sums;
@@ -151,12 +150,6 @@ module binep_coupling #(
     logic                         up_write;
 
     generate
-        for (genvar k = 0; k < N; k++) begin : product
-            assign agree_terms[k*COUNT_BITS +: COUNT_BITS] =
-                {{(COUNT_BITS - 1){1'b0}}, (weights[k] ^ block_fell[k]) & block_changed[k]};
-            assign changed_terms[k*COUNT_BITS +: COUNT_BITS] =
-                {{(COUNT_BITS - 1){1'b0}}, block_changed[k]};
-        end
         for (genvar u = 0; u < UNITS; u++) begin : bank
             logic                   write;
             logic [UP_SUM_BITS-1:0] value;
@@ -170,9 +163,8 @@ module binep_coupling #(
         end
     endgenerate
 
-    binep_sum #(.N(N), .WIDTH(COUNT_BITS)) popcount_agree (.numbers(agree_terms), .sum(agree));
-    binep_sum #(.N(N), .WIDTH(COUNT_BITS)) popcount_changed (.numbers(changed_terms), .sum(changed));
-
+    assign agree = COUNT_BITS'($countones((weights ^ block_fell) & block_changed));
+    assign changed = COUNT_BITS'($countones(block_changed));
     assign up_write = visit_q && scans && block_changed != 0;
     assign up_read_at = busy ? UP_BITS'(row >> UNIT_SHIFT) : up_at;
     assign up_before = sums[unit_q * UP_SUM_BITS +: UP_SUM_BITS];

@@ -264,23 +264,15 @@ module binep_layer #(
         .read_at(block_b), .value({sent_b, now_b})
     );
 
-    localparam int COUNT_BITS = $clog2(N) + 1;
-    logic [N*COUNT_BITS-1:0] terms;
-    logic [COUNT_BITS-1:0]   changes;
-    generate
-        for (genvar k = 0; k < N; k++) begin : change
-            assign terms[k*COUNT_BITS +: COUNT_BITS] =
-                {{(COUNT_BITS - 1){1'b0}}, next_bits[k] ^ now_2[k]};
-        end
-    endgenerate
-    binep_sum #(.N(N), .WIDTH(COUNT_BITS)) popcount (.numbers(terms), .sum(changes));
+    logic [31:0] changes;
+    assign changes = 32'($countones(next_bits ^ now_2));
 
     always_ff @(posedge clk) begin
         if (begins && (command != SHOW && command != MOVE_BIASES)) moved <= 1'b0;
         if (begins && command == BEGIN_IMAGE) events <= '0;
         if (block_ends) begin
             moved <= moved || changes != 0;
-            if (command == STEP) events <= events + 32'(changes);
+            if (command == STEP) events <= events + changes;
         end
     end
 

@@ -1,4 +1,4 @@
-// The sum of N numbers of WIDTH bits, N a power of two, as a tree: of numbers 0 and 1, a popcount.
+// The sum of N numbers of WIDTH bits, N a power of two, as a tree.
 // Numbers come sign-extended, so that WIDTH has room for the sum.
 module binep_sum #(
     parameter int N = 32,
