@@ -1,6 +1,6 @@
 """Kill trainings a thousand times, and compare their ends with one that was left alone.
 
-    python benchmarks/torture.py [--kills 1000] [--seed 0] [--out benchmarks/torture.json]
+    python benchmarks/torture.py [--kills 1000] [--seed 0] [--jobs 4] [--out torture.json]
 
 A training is forked, ended, and resumed until it is through; then weights, momenta, random streams
 and metrics must be those of a training that was left alone, bit for bit, and nothing half-written
@@ -20,6 +20,7 @@ import platform
 import random
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -152,17 +153,47 @@ def torture(kills: int, seed: int, folder: Path) -> dict[str, Any]:
     }
 
 
+def side_by_side(kills: int, seed: int, jobs: int, folder: Path) -> dict[str, Any]:
+    """The same in several processes, each with a seed of its own; counts are added up."""
+    words = [sys.executable, __file__, "--kills", str(-(-kills // jobs))]
+    outs = [folder / f"{n}.json" for n in range(jobs)]
+    begun = [
+        subprocess.Popen([*words, "--seed", str(seed + n), "--out", str(out)])
+        for n, out in enumerate(outs)
+    ]
+    if sum(process.wait() for process in begun):
+        raise SystemExit("not all of them came through")
+    found = [json.loads(out.read_text()) for out in outs]
+    return {
+        "kills": sum(each["kills"] for each in found),
+        **{
+            key: dict(sorted(sum((Counter(each[key]) for each in found), Counter()).items()))
+            for key in ("by", "outcomes")
+        },
+        "trainings_finished_bit_identical": sum(
+            each["trainings_finished_bit_identical"] for each in found
+        ),
+        "jobs": jobs,
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
     sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as name:
-        found = torture(options.kills, options.seed, Path(name))
+        run = (options.kills, options.seed)
+        found = (
+            torture(*run, Path(name))
+            if options.jobs == 1
+            else side_by_side(*run, options.jobs, Path(name))
+        )
     found |= {
         "seconds": round(time.monotonic() - began, 1),
         "machine": f"{platform.platform()}, {os.cpu_count()} CPUs",

@@ -15,7 +15,16 @@ from binep.errors import BinepError
 
 ROOT = Path(__file__).parents[1]
 MODULES = (
-    *("__init__", "errors", "files", "moved", "sealed", "core/__init__", "core/limits"),
+    *(
+        "__init__",
+        "errors",
+        "files",
+        "kernel_cache",
+        "moved",
+        "sealed",
+        "core/__init__",
+        "core/limits",
+    ),
     *("deploy/__init__", "deploy/allowed", "deploy/kernels", "deploy/layout", "deploy/packed"),
     *("deploy/relaxing", "deploy/rules", "deploy/runtime", "deploy/stored", "deploy/sums"),
 )

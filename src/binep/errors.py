@@ -2,10 +2,12 @@
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from unicodedata import category
 
 MANY = 20  # names, of which only the nearest are told
 NEAREST = 3
 LONGEST = 60  # letters of what was given
+_STEERING = ("Cc", "Cf", "Cs", "Zl", "Zp")  # control, format, halves of letters, ends of lines
 
 
 class BinepError(ValueError):
@@ -25,7 +27,7 @@ def printable(text: str) -> str:
         return text
     line = text.replace("\n", " ").replace("\t", " ")
     return "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        letter.encode("unicode_escape").decode() if category(letter) in _STEERING else letter
         for letter in line
     )
 

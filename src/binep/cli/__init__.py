@@ -2,18 +2,20 @@
 
 import os
 import sys
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
 
 from binep.cli.datasets import data_check, data_fetch
 from binep.cli.measuring import evaluate, gradcheck, report
-from binep.cli.output import INTERRUPTED, Command, Group, fail
+from binep.cli.output import INTERRUPTED, Command, Group, expect_any_reader, fail
 from binep.cli.shipping import export, hardware, predict
 from binep.cli.studying import bench, choose, reproduce, results, tune
 from binep.cli.sweeping import sweep
 from binep.cli.training import list_runs, recipes, train
 from binep.errors import BinepError, ProcessLost
+from binep.files import refusal
 
 # Torch's threads would wait for each other without giving way, and with another program on one of
 # the cores each would wait for its turn again and again. To be said before torch is imported.
@@ -86,8 +88,11 @@ UsageError: Any = typer.BadParameter.__base__
 
 def main() -> None:
     """Run the command line: exit code 0 done, 2 a user's mistake in one line, 1 anything else."""
+    expect_any_reader()
     try:
         code = app(standalone_mode=False, prog_name="binep") or 0
+        if sys.stdout is not None:  # closed by who called us
+            sys.stdout.flush()
         # On Ctrl-C some versions of typer return a code where others raise.
         if code == INTERRUPTED:
             raise KeyboardInterrupt
@@ -108,3 +113,12 @@ def main() -> None:
         # Whoever read our output, such as `head`, has seen enough.
         sys.stderr.close()
         sys.exit(0)
+    except OSError as error:
+        # What no place foresaw: the disk is full, a name is too long, nobody may read it. Output
+        # that could not be written is not tried again at the end.
+        if sys.stdout is not None:
+            with suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        fail(f"{error.filename or 'output'}: {refusal(error)}")
+    except MemoryError:
+        fail("out of memory")

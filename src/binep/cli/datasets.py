@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from binep.cli.options import AsJson, DataDir
-from binep.cli.output import print_json
+from binep.cli.output import print_json, tell
 from binep.registry import BUILT_IN
 
 DATASETS = ", ".join(BUILT_IN["binep.datasets"])
@@ -21,7 +21,7 @@ def data_fetch(name: Name, data_dir: DataDir = None) -> None:
     from binep import data
 
     for path in data.fetch(name, data_dir=data_dir):
-        print(path)
+        tell(path)
 
 
 def data_check(name: Name, data_dir: DataDir = None, as_json: AsJson = False) -> None:
@@ -36,6 +36,6 @@ def data_check(name: Name, data_dir: DataDir = None, as_json: AsJson = False) ->
         print_json([{"file": f.name, "path": str(f.path), "status": f.status} for f in found])
     else:
         for file in found:
-            print(f"{file.name}: {file.status}" + (f"  {file.path}" if file.path else ""))
+            tell(f"{file.name}: {file.status}" + (f"  {file.path}" if file.path else ""))
     if any(file.status != "ok" for file in found):
         sys.exit(2)

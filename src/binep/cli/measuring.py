@@ -18,7 +18,7 @@ from binep.cli.options import (
     RunFolders,
     with_data,
 )
-from binep.cli.output import print_json, say
+from binep.cli.output import print_json, say, tell
 from binep.errors import BinepError
 
 
@@ -52,7 +52,7 @@ def evaluate(
         errors = {each: tally.error(each) for each in READOUTS}
         print_json({"run": str(opened.folder), "split": split, "n": tally.samples, "error": errors})
     else:
-        print(
+        tell(
             f"{opened.folder}: {split} error {tally.error(readout):.2f} % "
             f"({tally.wrong[readout]} of {tally.samples} wrong, {readout} readout)"
         )
@@ -73,7 +73,7 @@ def report(
     from binep.report import write_report
 
     page = write_report(folders, out, device=device, data_dir=data_dir, offline=offline, say=say)
-    print(f"{page}: open it in a browser")
+    tell(f"{page}: open it in a browser")
 
 
 def gradcheck(
@@ -131,6 +131,6 @@ def gradcheck(
     path = out / f"gradcheck-{chosen.name}.png"
     figures.save(check.figure(result), path)
     if as_json:
-        print(result.to_json())
+        tell(result.to_json())
     else:
-        print(f"{check.table(result)}\n\nfigure: {path}")
+        tell(f"{check.table(result)}\n\nfigure: {path}")

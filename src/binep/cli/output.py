@@ -1,18 +1,35 @@
 """What commands print, with which code they end, and what their help looks like."""
 
+import io
 import json
 import sys
+from contextlib import suppress
 from typing import Any, NoReturn
 
 from typer.core import TyperCommand, TyperGroup
+
+from binep.errors import printable
 
 INTERRUPTED = 130  # exit code, as shells have it
 
 
 def fail(message: str, code: int = 2) -> NoReturn:
     """End with one line that says why."""
-    print(f"binep: {' '.join(message.split())}", file=sys.stderr)
+    with suppress(OSError):  # nobody may be there to read it
+        print(f"binep: {printable(' '.join(message.split()))}", file=sys.stderr)
     sys.exit(code)
+
+
+def tell(text: object = "", end: str = "\n") -> None:
+    """Print a result; names in it, which may be anything, do not steer the terminal."""
+    print("\n".join(map(printable, str(text).split("\n"))), end=end)
+
+
+def expect_any_reader() -> None:
+    """Let output go anywhere: what a stream's encoding lacks is escaped."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 class Voice:
@@ -28,7 +45,7 @@ class Voice:
 
     def __call__(self, text: str) -> None:
         if not self.quiet:
-            print(text, file=sys.stderr, flush=True)
+            print(printable(text), file=sys.stderr, flush=True)
 
 
 say = Voice()

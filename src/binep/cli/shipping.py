@@ -15,7 +15,7 @@ from binep.cli.options import (
     Quiet,
     with_data,
 )
-from binep.cli.output import print_json, say
+from binep.cli.output import print_json, say, tell
 from binep.errors import BinepError
 from binep.registry import BUILT_IN
 
@@ -80,7 +80,7 @@ def export(
         run = runs.open_run(what)
         written = shipping.export(run, to, format, options, data_dir=data_dir, offline=offline)
     for path in written:
-        print(f"{path}  {path.stat().st_size:,} bytes")
+        tell(f"{path}  {path.stat().st_size:,} bytes")
 
 
 def _dataset(name: str, data_dir: Path | None, offline: bool) -> Any:
@@ -125,7 +125,7 @@ def predict(
         print_json([{"image": str(p.path), "class": p.name, "scores": p.scores} for p in found])
         return
     for each in found:
-        print(f"{each.path}: {each.name} (score {each.scores[each.label]:.3f})")
+        tell(f"{each.path}: {each.name} (score {each.scores[each.label]:.3f})")
 
 
 def hardware(
@@ -189,7 +189,7 @@ def hardware(
             keep=lambda found: sweeping.write_numbers(found, sweep),
         )
         for path in sweeping.write(found, sweep):
-            print(path)
+            tell(path)
         return
     if synthesize:
         cores, taken = _synthesize(recipe, network, images, parallel, data_dir, offline)

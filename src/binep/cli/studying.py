@@ -24,7 +24,7 @@ from binep.cli.options import (
     job_parameters,
     with_data,
 )
-from binep.cli.output import INTERRUPTED, say
+from binep.cli.output import INTERRUPTED, say, tell
 from binep.errors import BinepError
 
 PROBE = 300  # mini-batches, unless told otherwise
@@ -77,7 +77,7 @@ def reproduce(
         return
     if what is None:
         for study in studies.STUDIES.values():
-            print(f"{study.name:18} {study.title}")
+            tell(f"{study.name:18} {study.title}")
         return
     outcome = studies.reproduce(
         what,
@@ -92,13 +92,13 @@ def reproduce(
         offline=offline,
         executor=_place(on, at_once, out, jobs, address),
     )
-    print(outcome.table)
+    tell(outcome.table)
     if outcome.study.kind != "table" and outcome.runs:
         path = out / f"{outcome.study.name}.png"
         figures.save(studies.figure(outcome.study, out, epochs=epochs), path)
-        print(f"figure: {path}")
+        tell(f"figure: {path}")
     if not outcome.finished and not show:
-        print("stopped and saved; the same command goes on")
+        tell("stopped and saved; the same command goes on")
         sys.exit(max((run.exit_code for run in outcome.runs), default=0) or INTERRUPTED)
 
 
@@ -123,20 +123,20 @@ def _reproduce_from(source: Path, what: str | None, check: bool) -> None:
     evidence = open_evidence(source)
     if check:
         if wrong := outdated(evidence):
-            print(f"not what {source} says: {', '.join(wrong)}; run: binep reproduce --from")
+            tell(f"not what {source} says: {', '.join(wrong)}; run: binep reproduce --from")
             sys.exit(1)
-        print(f"all pages say what {source} does")
+        tell(f"all pages say what {source} does")
         return
     if what is None:
         for path in write_pages(evidence):
-            print(f"{path}: written")
+            tell(f"{path}: written")
         return
-    print(studies.render(what, evidence))
+    tell(studies.render(what, evidence))
     if studies.find_study(what).kind != "table":
         path = source.parent / FIGURES / f"{what}.png"
         make_folder(path.parent)
         figures.save(studies.figure(what, evidence), path, dpi=DPI)
-        print(f"figure: {path}")
+        tell(f"figure: {path}")
 
 
 def bench(
@@ -191,9 +191,9 @@ def bench(
     for path in files:
         benches.write(found, path)
     if as_json:
-        print(found.to_json())
+        tell(found.to_json())
     else:
-        print(f"{found.notes}\n\n{text_table(*found.table, left=2)}")
+        tell(f"{found.notes}\n\n{text_table(*found.table, left=2)}")
 
 
 def results(
@@ -211,11 +211,11 @@ def results(
     from binep.studies.evidence import Evidence, write_index, write_result
 
     for run in sorted(open_runs(folders), key=lambda run: len(run.metrics)):
-        print(
+        tell(
             f"{write_result(run, to)}: {len(run.metrics)} of {run.recipe.training.epochs} epochs, "
             f"{run.record.get('status')}"
         )
-    print(f"{write_index(Evidence(to))}: the index")
+    tell(f"{write_index(Evidence(to))}: the index")
 
 
 def choose(
@@ -278,7 +278,7 @@ def choose(
         executor=_place(on, at_once, out or Path("runs/choose"), jobs, address),
         out=out if on == "here" else out or Path("runs/choose"),
     )
-    print(choices.render(choice))
+    tell(choices.render(choice))
 
 
 def tune(
@@ -365,7 +365,7 @@ def tune(
             quantile=quantile,
             **common,
         )
-        print(waking.render(woken))
+        tell(waking.render(woken))
         _write_found(woken.recipe, to)
         return
     options = {
@@ -382,7 +382,7 @@ def tune(
 
         kept = storage or Path("runs/search") / f"{chosen.name}.journal"
         found = search(chosen, trials=trials, storage=kept, **options)
-    print(tuning.render(found))
+    tell(tuning.render(found))
     _write_found(found.recipe, to)
 
 
@@ -391,7 +391,7 @@ def _write_found(recipe: Any, to: Path | None) -> None:
 
     if to is not None:
         tuning.write_recipe(recipe, to)
-        print(f"{to}: train it with binep train {to}")
+        tell(f"{to}: train it with binep train {to}")
 
 
 def _numbers(option: str, text: str) -> list[float]:

@@ -17,7 +17,7 @@ from binep.cli.options import (
     RayAddress,
     job_parameters,
 )
-from binep.cli.output import INTERRUPTED, print_json
+from binep.cli.output import INTERRUPTED, print_json, tell
 
 
 def sweep(
@@ -68,11 +68,11 @@ def sweep(
     if as_json:
         print_json([dict(zip(sweeps.HEADER, row, strict=True)) for row in board.rows()])
     else:
-        print(text_table(sweeps.HEADER, board.rows(), left=2))
+        tell(text_table(sweeps.HEADER, board.rows(), left=2))
     if show:
         return
     if board.failed:
         sys.exit(1)
     if board.unfinished:
-        print("stopped and saved; the same command goes on")
+        tell("stopped and saved; the same command goes on")
         sys.exit(INTERRUPTED)

@@ -20,8 +20,8 @@ from binep.cli.options import (
     RecipeName,
     with_data,
 )
-from binep.cli.output import print_json
-from binep.errors import BinepError
+from binep.cli.output import print_json, tell
+from binep.errors import BinepError, printable
 
 
 def train(
@@ -170,16 +170,16 @@ def _use_threads(count: int) -> None:
 def _tell_outcome(run: Any, words: list[str], quiet: bool) -> None:
     if run.finished:
         test, epochs = run.last["test_error"], len(run.metrics)
-        print(
+        tell(
             f"{run.folder}: test error {test['average']:.2f} % (single neuron "
             f"{test['single']:.2f} %) after {epochs} epoch{'s' * (epochs > 1)}"
         )
         if not quiet:
-            print(f"see it: binep report {shlex.quote(str(run.folder))}")
+            tell(f"see it: binep report {shlex.quote(str(run.folder))}")
     else:
         on = {"--resume", "--continue"} & set(words)
         again = words if on else [*(word for word in words if word != "--overwrite"), "--resume"]
-        print(f"{run.folder}: stopped and saved\ngo on with: binep {shlex.join(again)}")
+        tell(f"{run.folder}: stopped and saved\ngo on with: binep {shlex.join(again)}")
 
 
 def list_runs(
@@ -210,7 +210,11 @@ def list_runs(
     for each in found:
         error = "" if each["test_error"] is None else f"{each['test_error']:.2f} %"
         table.add_row(
-            each["run"], each["state"], f"{each['epochs']} of {each['of']}", error, each["updated"]
+            printable(each["run"]),
+            printable(each["state"]),
+            f"{each['epochs']} of {each['of']}",
+            error,
+            each["updated"],
         )
     Console().print(table)
 
@@ -238,14 +242,14 @@ def recipes(
     if keys:
         from binep.training import keys as reference
 
-        print(reference.text(filters or []))
+        tell(reference.text(filters or []))
         return
     if name is not None:
         chosen = known.load(name, overrides or [])
         if as_json:
             print_json(asdict(chosen))
         else:
-            print(known.dumps(chosen), end="")
+            tell(known.dumps(chosen), end="")
         return
     found = [known.load(each) for each in known.names()]
     found = [

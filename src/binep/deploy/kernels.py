@@ -6,8 +6,14 @@ import numba
 import numpy as np
 from numba import extending, types
 
-_njit: Any = numba.njit(cache=True, nogil=True, error_model="numpy")
+from binep.kernel_cache import keep
+
+_compiled: Any = numba.njit(nogil=True, error_model="numpy")
 _intrinsic: Any = extending.intrinsic
+
+
+def _njit(function: Any) -> Any:
+    return keep(_compiled(function))
 
 
 @_intrinsic

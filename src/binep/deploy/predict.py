@@ -1,5 +1,6 @@
 """Reading pictures with a trained network: of a run, or of a packed file."""
 
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from binep.deploy import packed
 from binep.deploy.runtime import Runtime
 from binep.deploy.stored import Array, Shape
 from binep.errors import BinepError
+from binep.files import read_whole
 
 
 @dataclass(frozen=True)
@@ -55,17 +57,17 @@ def open_network(what: Path) -> tuple[Runtime, list[str]]:
 
 def read_picture(path: Path, shape: Shape, resize: bool = False) -> Array:
     """A picture as uint8 pixels, (channels, height, width): grey or coloured as the network is."""
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise BinepError(f"a network for samples of shape {shape} reads no pictures")
     channels, height, width = shape
     try:
-        with Image.open(path) as picture:
+        with Image.open(io.BytesIO(read_whole(path))) as picture:
             found = picture.convert("L" if channels == 1 else "RGB")
-    except FileNotFoundError:
-        raise BinepError(f"{path}: there is no such picture") from None
-    except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
+    except BinepError:
+        raise
+    except Exception as error:  # each format of pictures has its own
         raise BinepError(f"{path}: not readable as a picture ({error})") from None
     if found.size != (width, height):
         if not resize:

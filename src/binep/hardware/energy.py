@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from binep.errors import BinepError, choose
+from binep.files import read_text
 from binep.hardware.operations import KINDS, Operations
 
 # Priced by the size of the memory that they are in.
@@ -56,12 +57,11 @@ class Costs:
 
 def load_costs(path: Path | None = None) -> Costs:
     """The costs of a TOML file; by default those that ship with binep."""
-    where = path if path is not None else resources.files("binep") / "hardware" / "costs.toml"
+    shipped = resources.files("binep") / "hardware" / "costs.toml"
+    text = shipped.read_text("utf-8") if path is None else read_text(path)
     try:
-        table = tomllib.loads(where.read_text("utf-8"))
-    except OSError as error:
-        raise BinepError(f"costs {path}: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        table = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
         raise BinepError(f"costs {path}: not valid TOML: {error}") from None
     values = table.get("picojoules")
     if not isinstance(values, dict):

@@ -14,6 +14,8 @@ from typing import Any
 import numba
 import torch
 
+from binep.kernel_cache import keep
+
 # Functions that only kernels call. Without wrappers for Python they compile much faster, and
 # without counting references (`_nrt`) they run much faster; but they cannot make arrays.
 _jit: Any = numba.njit
@@ -54,8 +56,8 @@ def kernel(function: Any, fastmath: set[str] | bool = False) -> Any:
     before = numba.config.CACHE_DIR  # type: ignore[attr-defined]
     numba.config.CACHE_DIR = str(FOLDER)  # type: ignore[attr-defined]
     try:
-        options: dict[str, Any] = {"error_model": "numpy", "nogil": True, "cache": True}
-        return _jit(**options, fastmath=fastmath)(function)
+        options: dict[str, Any] = {"error_model": "numpy", "nogil": True}
+        return keep(_jit(**options, fastmath=fastmath)(function))
     finally:
         numba.config.CACHE_DIR = before  # type: ignore[attr-defined]
 
