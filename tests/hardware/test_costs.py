@@ -231,7 +231,7 @@ def test_energy_is_a_table_that_can_be_replaced(tmp_path: Path):
         mine.write_text(content)
         with pytest.raises(BinepError, match=message):
             costs.load_costs(mine)
-    with pytest.raises(BinepError, match="No such file"):
+    with pytest.raises(BinepError, match="there is no such file"):
         costs.load_costs(tmp_path / "none.toml")
 
 
