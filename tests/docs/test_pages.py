@@ -8,18 +8,25 @@ folder; one behind `<!-- file: NAME -->` is written there first. Every other lin
 import base64
 import re
 import shlex
+import shutil
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 import typer
 from typer.testing import CliRunner
 
 from binep.cli import app
-from binep.deploy import web_page
+from binep.deploy import c_program, web_page
+from binep.deploy.export import learning_rule, store
+from binep.deploy.learning import FixedRule
 from binep.engines import select
 from binep.studies.evidence import reached
+from binep.training import recipe as recipes
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -116,3 +123,20 @@ def test_what_the_readme_reaches_is_the_evidence():
         known = reached(recipe)
         assert (mean, deviation) == (f"{known.test:.2f}", f"{known.test_sd:.2f}"), recipe
         assert not seeds or int(seeds) == known.n
+
+
+@pytest.mark.skipif(shutil.which("arm-none-eabi-gcc") is None, reason="needs arm-none-eabi-gcc")
+def test_what_the_page_on_microcontrollers_compiles(tmp_path: Path):
+    """Its commands for a Cortex-M4, without a warning, in a folder that was exported as it says."""
+    recipe = recipes.load("digits-1fc-wa", ["network.dense=[16]"])
+    network = recipe.build_network(torch.Generator().manual_seed(0))
+    images, labels = np.zeros((1, 1, 8, 8), np.uint8), np.zeros(1, int)
+    rule = FixedRule(learning_rule(recipe))
+    c_program.write(store(network, recipe), tmp_path, images, labels, learning=rule)
+    page = (ROOT / "docs" / "howto" / "microcontroller.md").read_text("utf-8")
+    lines = re.findall(r"^arm-none-eabi-\S+ .*$", page, re.M)
+    assert len(lines) == 2
+    for line in lines:
+        done = subprocess.run(line, shell=True, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0 and not done.stderr, done.stderr
+    assert "learn.o" in done.stdout
