@@ -240,7 +240,7 @@ class Deep(Relaxer):
         field, scratch = Sent(sums, zero, alike.numpy(), 0), np.empty((1, 1), np.float32)
         pooling = pooled, winners, pooled, self.scales[n].share
         run_shares(
-            pool_share, one, _pool(coupling), True, False, up, *pooling, field, one,
+            pool_share, one, _pool(coupling), True, False, False, up, *pooling, field, one,
             np.repeat(scratch, 2 * kernel_threads(), 0),
         )  # fmt: skip
         return winners
@@ -305,6 +305,7 @@ class Deep(Relaxer):
     ) -> None:  # fmt: skip
         """Layers move at once: first what was sent to them arrives, then they choose the next."""
         order, layers, scales = standing.order, standing.layers, self.scales
+        last = turn == self.network.turns[-1]
         ups, downs = {0: _NO_UP}, {len(layers) - 1: _NO_DOWN}
         for n, link in enumerate(standing.links, start=1):
             coupling, below, above = self.couplings[n], layers[n - 1], layers[n]
@@ -320,7 +321,7 @@ class Deep(Relaxer):
                 delta, shift = torch.empty(len(order), size, dtype=torch.uint8), link.field.shift
                 field = link.field._replace(delta=delta.numpy())
                 pooling = link.pooled, link.winners, above.to.sent, scales[n].share
-                directions = listens_up, listens_down
+                directions = listens_up, listens_down, last
                 args = order, _pool(coupling), *directions, ups[n], *pooling, field, still, scratch
                 run_shares(pool_share, *args)
                 ups[n] = ups[n]._replace(sums=link.pooled, news=_NO_SUMS)
@@ -331,7 +332,7 @@ class Deep(Relaxer):
             layer, up, down = layers[n], ups[n], downs[n]
             first = _NO_FLOATS if n else standing.first
             outputs = target, rest, how if down is _NO_DOWN else FREE
-            args = layer.state, layer.to, np.float32(self.units[n]), *outputs
+            args = layer.state, layer.to, np.float32(self.units[n]), *outputs, last
             run_shares(advance_share, order, first, up, down, *args, still, changes, scratch)
 
 
@@ -379,7 +380,7 @@ def _take_in(drive, b, k):
 
 @fast
 def advance_share(
-    order, first, up, down, state, to, unit, target, rest, how, still, changes, scratch,
+    order, first, up, down, state, to, unit, target, rest, how, last, still, changes, scratch,
     threads, thread,
 ):  # fmt: skip
     """Take one layer a step further and send how its activity differs from what was sent.
@@ -389,7 +390,8 @@ def advance_share(
         up, down: see `Drive`; without news and sums where there is nothing.
         state: (batch, neurons), changed. to: see `Sent`. unit: how many units of `sent` make one.
         target, rest: (batch, outputs), for the top.
-        still: (rows,), cleared where something is sent.
+        last: whether nobody moves after this layer in a step. still: (rows,), cleared where then
+            something is sent; earlier, where not all could be.
         changes: (rows,), gets the largest change of a neuron if it is larger; empty: not wanted.
     """
     size = state.shape[1]
@@ -421,13 +423,14 @@ def advance_share(
         old[:] = drives
         for i in range(size):
             differences[i] = np.int32(sent(drives[i], how.raw) * unit - np.float32(past[i]))
-        if _send(differences, to, b, k):
+        largest = _send(differences, to, b, k)
+        if largest if last else to.shift[b]:
             still[k] = 0
 
 
 @fast
 def pool_share(
-    order, pool, upwards, downwards, up, pooled, winners, sent, share, to, still, scratch,
+    order, pool, upwards, downwards, last, up, pooled, winners, sent, share, to, still, scratch,
     threads, thread,
 ):  # fmt: skip
     """Add up a convolution's map, pool it, and send what the layer above sends back through it.
@@ -435,13 +438,15 @@ def pool_share(
     That is a field on the map: each neuron's activity times its channel's scale, at the switch.
 
     Args:
-        upwards, downwards: whether to do the one, and whether to do the other.
+        upwards, downwards: whether to do the one, and whether to do the other. last: whether what
+            is chosen now acts in the next step.
         up: what the convolution made of the differences, on the map; see `Drive`.
         pooled, winners: (batch, neurons), get the pools' sums and the places of the winners in
             their pools; on a tie the first.
         sent: what the layer above has sent up, (batch, neurons). share: (channels,), what part of
             it counts, in the units of the field.
-        to: the field, see `Sent`. still: (rows,), cleared where not all could be sent at once.
+        to: the field, see `Sent`. still: (rows,), cleared where not all could be sent at once, and
+            where a winner has yet to act.
     """
     side, channels = pool.side, pool.channels
     row = pool.map_cols * channels
@@ -471,7 +476,14 @@ def pool_share(
                             best[c] = values[c] if more else best[c]
                             where[c] = np.uint8(n) if more else where[c]
                     pooled[b, at : at + channels] = best
-                    winners[b, at : at + channels] = where
+                    before = winners[b, at : at + channels]
+                    if last and not downwards:
+                        other = np.uint8(0)
+                        for c in range(channels):
+                            other |= where[c] ^ before[c]
+                        if other:
+                            still[k] = 0
+                    before[:] = where
                 else:
                     where[:] = winners[b, at : at + channels]
                 if not downwards:
