@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from binep.core.couplings import Dense
 from binep.data import Split, load
 from binep.errors import BinepError
 from binep.studies.baselines import Baseline, binary, cost_of_baseline, cost_of_recipe, train
@@ -51,6 +52,7 @@ def test_bop_gets_the_gradient_of_the_weight_and_flips_by_its_sign():
     )
     wide = replace(SMALL, hidden=(), gamma=(1.0,), tau=(0.05,), lr_bias=(0.0,), batch_size=1)
     before = wide.build(2, 10, random_streams(0)["init"]).couplings[0]
+    assert isinstance(before, Dense) and before.bias is not None
     outputs = (before.weight.sum(1) + before.bias).clamp(0, 1)
     error = outputs - torch.nn.functional.one_hot(torch.tensor(1), 10)
     due = (error.abs() > 0.05)[:, None] & (error.sign()[:, None] == before.signs.sign())
