@@ -165,7 +165,7 @@ def page(evidence: Evidence, epochs: int) -> str:
     """The text of league.md."""
     before = f"""
         MNIST, all 60,000 training images, seeds from 0, batches of 64, Bop, {epochs} epochs: what
-        each way of learning reaches in the same time, not what it reaches in the end. Test error in
+        each way of learning reaches by then, not what it reaches in the end. Test error in
         %, average readout, mean ± sample standard deviation over n seeds. The baselines
         (`src/binep/studies/baselines.py`) are feed-forward networks with the same initial weights,
         order of images and Bop; their gradients come by backpropagation of the same squared error.
