@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,9 @@ from typer.testing import CliRunner
 from binep import BinepError
 from binep.cli import app
 from binep.registry import BUILT_IN
+from binep.studies.evidence import reached
+from binep.studies.times import minutes
+from binep.training import recipe as recipes
 
 SMALL = ["--set", "network.dense=[8]", "--set", "learning.free_steps=2", "--engine", "reference"]
 QUICK = ["--device", "cpu", "--epochs", "1", "--name", "quick", *SMALL]
@@ -143,3 +147,24 @@ def test_every_choice_is_listed(command: str, choices: list[str]):
 def test_a_recipe_without_a_summary_is_still_json(here: Path):
     (here / "mine.toml").write_text('extends = "digits-1fc-w"\n')
     assert json.loads(binep("recipes", "mine.toml", "--json").stdout)["name"] == "mine"
+
+
+def test_recipes_are_listed_in_one_line_each_with_what_they_reached():
+    lines = binep("recipes").stdout.splitlines()
+    assert len(lines) == 2 + len(recipes.names()) + 2
+    row = next(line for line in lines if line.split()[:1] == ["mnist-1fc-w"])
+    found = reached("mnist-1fc-w")
+    assert found is not None and f"{found.test:.2f} ± {found.test_sd:.2f} ({found.n})" in row
+    took = minutes(recipes.load("mnist-1fc-w"))
+    assert took.h200 == pytest.approx(found.seconds / 60) and "784-4096-10" in row
+    assert took.cpu is not None and f" {took.cpu:.0f} " in row  # that of a benchmark
+    filtered = binep("recipes", "--filter", "mnist-1fc512-fp").stdout.splitlines()
+    assert len(filtered) == 2 + 1 + 2 and filtered[2].startswith("mnist-1fc512-fp ")
+
+
+def test_a_time_is_told_only_of_what_computes_as_much():
+    wider = recipes.load("mnist-1fc-w", ["network.dense=[8192]"])
+    other = minutes(replace(wider, name="mine"))
+    assert other.cpu is None and other.h200 is None
+    longer = recipes.load("mnist-1fc-w", ["training.epochs=100", "learning.beta=0.5"])
+    assert minutes(longer).cpu == pytest.approx(2 * minutes(recipes.load("mnist-1fc-w")).cpu)

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import shutil
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -262,14 +263,31 @@ def recipes(
     if as_json:
         print_json([asdict(each) for each in found])
         return
-    from rich.console import Console
-    from rich.table import Table
+    from binep.report.figures import number, text_table
+    from binep.studies.evidence import reached
+    from binep.studies.times import minutes
 
-    table = Table(box=None)
-    table.add_column("recipe", no_wrap=True, min_width=max(len(each.name) for each in found))
-    for title in ("what it trains", "epochs", "paper's test error"):
-        table.add_column(title)
+    header = ["recipe", "test error, %", "paper", "min: CPU", "H200"]
+    rows = []
     for each in found:
-        paper = "" if each.paper.test is None else f"{each.paper.test:g} %"
-        table.add_row(each.name, each.summary, str(each.training.epochs), paper)
-    Console().print(table)
+        known, took = reached(each.name), minutes(each)
+        error = "" if known is None else f"{number(known.test, known.test_sd)} ({known.n})"
+        paper = "" if each.paper.test is None else f"{each.paper.test:g}"
+        rows.append([each.name, error, paper, *map(_brief, (took.cpu, took.h200))])
+    lines = text_table(header, rows).splitlines()
+    told = ["what it trains", "-" * 14, *(each.summary for each in found)]
+    # One line each, where a person reads them.
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    left = max(map(len, lines))
+    for line, summary in zip(lines, told, strict=True):
+        print(f"{line:{left}}  {summary}"[:width])
+    print(
+        "test error: mean ± standard deviation (n seeds) after the last epoch; min: minutes of a "
+        "whole training on\ntwo cores of a server CPU and on one NVIDIA H200, where measured. One "
+        "recipe: binep recipes NAME; keys: --keys"
+    )
+
+
+def _brief(minutes: float | None) -> str:
+    """Minutes with two digits."""
+    return "" if minutes is None else f"{minutes:.1f}" if minutes < 10 else f"{minutes:,.0f}"

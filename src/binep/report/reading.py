@@ -128,13 +128,12 @@ def pictures_of(network: Network, image_shape: Shape) -> list[Picture]:
             chosen = weight[_evenly(len(weight), TILES)].mean(1).numpy()
             sheet = figures.tiled(chosen, min(len(chosen), TILE_COLUMNS))
             title = f"{name}: what {len(chosen)} of {len(weight)} weigh in the input"
+            side = max(1, WIDE // max(sheet.shape))
+            zoom = side, side
         else:
             sheet, title = _shrunk(weight.flatten(1).numpy()), f"{name}: all weights"
-        zoom = max(1, WIDE // sheet.shape[0]), max(1, WIDE // sheet.shape[1])
-        if sheet.shape == weight.flatten(1).shape:
-            zoom = min(zoom[0], 12), zoom[1]  # a matrix of few rows need not be square
-        else:
-            zoom = min(zoom), min(zoom)
+            # A matrix of few rows need not be as high as it is wide.
+            zoom = max(1, min(12, WIDE // sheet.shape[0])), max(1, WIDE // sheet.shape[1])
         found.append(Picture(title, figures.coloured(sheet), zoom))
     return found
 
