@@ -196,7 +196,7 @@ def test_one_run_makes_a_headline_with_n(folder: Path):
     run = folder / "digits-1fc-w-seed1"
     error = lines_of(run)[-1]["test_error"]["average"]
     sentence = headline(group_runs(open_runs([run])))
-    assert f"{error:.2f} % of the test images wrong after 2 epochs (n = 1 seed)" in sentence
+    assert f"{error:.2f} % test error after 2 epochs (n = 1 seed)" in sentence
     assert "±" not in sentence
     both = headline(group_runs([r for r in open_runs([folder]) if r.recipe.network.dense]))
     assert "n = 2 seeds" in both and "±" in both
@@ -236,9 +236,7 @@ def test_unfinished_runs_are_marked_and_not_averaged_with_finished_ones(
 
     (group,) = group_runs(open_runs([stopped]))
     so_far = json.loads(first)["test_error"]["average"]
-    assert f"{so_far:.2f} % of the test images wrong so far, after 1 of 2 epochs" in headline(
-        [group]
-    )
+    assert f"{so_far:.2f} % test error so far, after 1 of 2 epochs" in headline([group])
 
 
 def test_a_run_without_an_epoch_or_a_checkpoint_has_a_page_too(folder: Path, tmp_path: Path):
@@ -298,7 +296,7 @@ def test_validation_errors_are_not_called_test_errors(tmp_path: Path):
     recipe = small_recipe("digits-1fc-w", "data.validation=100")
     run = runs.train(recipe, out=tmp_path, device="cpu").folder
     page = Page(write_report([run], tmp_path / "out", device="cpu"))
-    assert "of the validation images wrong" in page.text.replace("\xa0", " ")
+    assert "% validation error" in page.text.replace("\xa0", " ")
     assert page.row("digits-1fc-w")["Test error, %"].endswith("‡")
     assert "all 100 validation images" in page.text
 

@@ -377,7 +377,7 @@ class Network(nn.Module):
         return self.neurons[-1](top).to(top.dtype) if self.dynamics.bits else top
 
     def costs(self, state: State, target: Tensor) -> Tensor:
-        """What `loss` is the mean of, one a sample, in float64, (batch,)."""
+        """What `loss` is the mean of, one per sample, in float64, (batch,)."""
         if self.cost == "cross_entropy":
             logits = self.logits(state).to(wide(target))
             return F.cross_entropy(logits, target.to(logits.dtype), reduction="none")

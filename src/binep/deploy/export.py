@@ -226,7 +226,7 @@ PACKED = ".safetensors"
 
 
 def write_packed(shipment: Shipment, to: Path) -> list[Path]:
-    """One file, a bit a weight; see `binep.load`."""
+    """One file, a bit per weight; see `binep.load`."""
     path = to / f"{shipment.name}{PACKED}"
     packed.save(shipment.stored(), path)
     return [path]

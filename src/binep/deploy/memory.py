@@ -135,9 +135,9 @@ def _add_vectors(model: FixedNetwork | Runtime, images: Array, labels: Array, ad
     if network.binary:
         lines = model.activity(states).reshape(-1, states.shape[2])
         add("vectors_activity.mem", states.shape[2], lines, f"one line a step, {steps}")
-    expected = f"class predicted ({network.readout} readout), one a vector"
+    expected = f"class predicted ({network.readout} readout), one per vector"
     add("vectors_expected.mem", 16, model.predict(images), expected)
-    add("vectors_labels.mem", 16, np.asarray(labels), "true class, one a vector")
+    add("vectors_labels.mem", 16, np.asarray(labels), "true class, one per vector")
 
 
 def _numbers(model: FixedNetwork | Runtime, reason: str | None) -> str:

@@ -111,7 +111,7 @@ class StoredNetwork:
         updates: "simultaneous" or "alternating": whether layers move at once or in turn.
         steps: T of the free phase. readout: what `predict` does unless told otherwise.
         classes, per_class: the output neurons, those of a class adjacent.
-        mean, std: of the normalisation of pixels, one a channel; None where pixels go in as they
+        mean, std: of the normalisation of pixels, one per channel; None where pixels go in as they
             are. image_shape: (channels, height, width) of an image.
         origin: where it comes from (recipe, seed, commit, ...), for people to read.
     """

@@ -253,7 +253,7 @@ _PORTS = """\
 module binep_core (
     input  logic        clk,
     input  logic        reset,
-    // an image: its pixels, one a cycle, in order
+    // an image: its pixels, one per cycle, in order
     input  logic        pixel_valid,
     output logic        pixel_ready,
     input  logic [7:0]  pixel,
@@ -567,7 +567,7 @@ def _read_and_learn(learner: FixedLearner, vectors: Vectors) -> Array:
 
 
 def _states(model: FixedNetwork, images: Array) -> str:
-    """States of all neurons after every step: images, steps, layers, neurons; one a line."""
+    """States of all neurons after every step: images, steps, layers, neurons; one per line."""
     if len(images) == 0:
         return ""
     steps = [np.concatenate(state, axis=1) for state in model.trace(images)][1:]

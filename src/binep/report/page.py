@@ -74,10 +74,7 @@ def headline(groups: Sequence[Group]) -> str:
         stage = f"after {group.epoch} epochs"
         if not group.finished:
             stage = f"so far, after {group.epoch} of {epochs} epochs"
-        return (
-            f"{group.label} reads {error} % of the {group.tested_on} images wrong {stage} "
-            f"({_over(error)})."
-        )
+        return f"{group.label}: {error} % {group.tested_on} error {stage} ({_over(error)})."
     results = [
         f"{figures.shortened(group.label)} {error} % (n = {error.n})"
         for group in groups

@@ -139,8 +139,8 @@ class DataKeys:
         high=MOST_WIDTH,
     )
     validation: int = _key(
-        "The last so many training images are kept out of training and tested on, in place of the "
-        "test set: what choices are made on.",
+        "Number of training images, the last ones, that are kept out of training and tested on in "
+        "place of the test set: choices are made on them.",
         0,
         example=10000,
         low=0,
@@ -325,7 +325,7 @@ class NetworkKeys:
 
     @property
     def chain(self) -> list[Layer]:
-        """All layers, one a coupling, however they are written."""
+        """All layers, one per coupling, however they are written."""
         if self.layers is not None:
             return self.layers
         sizes = [
@@ -459,7 +459,7 @@ class RateSchedule:
     at: list[int] = _key(
         "Epochs after each of which the rate is multiplied by `factor`.", [], example=[10], low=1
     )
-    every: int = _key("The same after every so many epochs; 0: never.", 0, example=20, low=0)
+    every: int = _key("Epochs between further such changes; 0: none.", 0, example=20, low=0)
     factor: float = _key("What is multiplied by then.", 1.0, example=0.1, above=0)
     after: int = _key("Epochs before the smooth change begins.", 0, example=80, low=0)
     over: int = _key("Epochs that the smooth change takes; 0: there is none.", 0, example=20, low=0)
@@ -728,7 +728,7 @@ class Recipe:
         return replace(self, loggers=[*(self.loggers or ()), *names] or None)
 
     def rates(self, epochs_done: int) -> dict[str, list[float]]:
-        """The rates that are due after so many epochs, one a coupling."""
+        """The rates that are due after so many epochs, one per coupling."""
         rates = {}
         for name in RATES:
             values, schedule = getattr(self.optimizer, name), getattr(self.schedule, name)

@@ -3,7 +3,7 @@
 runs/mnist-1fc-w-seed0/
   recipe.toml       complete and resolved
   record.json       seed, commit, versions, device, engine, precision, times
-  metrics.jsonl     one line an epoch
+  metrics.jsonl     one line per epoch
   checkpoint-*      see `checkpoints`
 
 All of them are sealed, see `seals`, and a checkpoint says which recipe, seed, data and metrics it

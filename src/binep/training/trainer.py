@@ -93,7 +93,7 @@ class Trainer:
 
     @property
     def batches(self) -> int:
-        """Mini-batches an epoch, the last one possibly smaller."""
+        """Mini-batches per epoch, the last one possibly smaller."""
         return math.ceil(self.samples / self.batch_size)
 
     def epoch(self, keep_going: Callable[[], bool] = lambda: True) -> dict[str, Any] | None:

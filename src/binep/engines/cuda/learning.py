@@ -132,7 +132,7 @@ def learn_kernel(
     synapses,
     packed,  # see `packing.Packed`
     rates,
-    contracted,  # f64, one a program: <signs, contrast>, if a scale is learnt
+    contracted,  # f64, one per program: <signs, contrast>, if a scale is learnt
     SPREAD: tl.constexpr,
     SPARSE: tl.constexpr,
     ROWS: tl.constexpr,

@@ -110,8 +110,8 @@ def sum_dense(wiring, synapses, sample, layer, rows, across, counts, at, anew):
     layer's bits with the rows `across` that run over it.
 
     Args:
-        rows: of the packed signs, one a neuron of the layer: first word, and length.
-        across: one a neuron on the other side: how many, first word, and length.
+        rows: of the packed signs, one per neuron of the layer: first word, and length.
+        across: one per neuron on the other side: how many, first word, and length.
     """
     (matrix_at, words), (targets, across_at, across_words) = rows, across
     few = sample.active[layer] if anew else min(sample.active[layer], sample.event_count[layer])

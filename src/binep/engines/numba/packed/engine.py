@@ -52,7 +52,7 @@ class Sides(NamedTuple):
 
     Attributes:
         plus, minus: packed activities, (batch, words), and switches of the hidden pools.
-        difference: `sum over samples of (plus - minus)`, one a neuron.
+        difference: `sum over samples of (plus - minus)`, one per neuron.
     """
 
     clamped: Input

@@ -67,7 +67,7 @@ class Layer:
         return place * self.words * 64 + channel
 
     def spread(self, values: Array) -> Array:
-        """Values in torch's order, (..., neurons) or one a channel, (channels,), to the layer."""
+        """Values in torch's order, (..., neurons) or one per channel, (channels,), to the layer."""
         lead = values.shape[:-1]
         images = values.reshape(*lead, self.channels, -1).swapaxes(-1, -2)
         spread = np.zeros((*lead, self.places, 64 * self.words), values.dtype)
@@ -96,7 +96,7 @@ LINK = (
     # First word and row length in the packed signs of the rows that run over the layer above: one
     # a neuron below (dense), or one a tap and channel below (conv).
     *("up_at", "up_words"),
-    # The same for the rows that run over the layer below: one a neuron above (dense), or one a
+    # The same for the rows that run over the layer below: one per neuron above (dense), or one a
     # channel above and tap (conv).
     *("down_at", "down_words"),
     # First entries in the arrays of these names of a sample.

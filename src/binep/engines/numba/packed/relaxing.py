@@ -222,7 +222,7 @@ def relax_share(
             the first coupling's `pixel_gain` a neuron in its place.
         targets: (batch, outputs). margin: what holds the right class back, and helps the others.
         early: whether neurons whose bits cannot change rest until their drives do.
-        sample: workspace. kept: states, one a phase and the one at t = 0.
+        sample: workspace. kept: states, one per phase and the one at t = 0.
     """
     wiring = net.wiring
     count, layers, words = len(phases.steps), len(wiring.channels), len(sample.state)
