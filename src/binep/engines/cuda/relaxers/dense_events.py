@@ -412,10 +412,10 @@ class DenseEvents(Stepwise):
             return self._run(first, state, bits, Sums(*sums), phase.steps, target, start)
         sizes = [shape[0] for shape in self.network.layer_shapes]
         wide = min(sizes) >= WIDE
-        state, bits = self.start(len(first))
         if self.network.dynamics.bits:
             busy = min(BUSY_SWEEPS if wide else 0, phase.steps - 1)
-            return self._settle_bits(first, state, bits, phase.steps, busy, target)
+            return self._settle_bits(first, phase.steps, busy, target)
+        state, bits = self.start(len(first))
         busy = min(BUSY_STEPS if wide else 2, phase.steps - 1)
         for _ in range(busy):
             state, bits = self.step(first, state, bits, target)
@@ -423,19 +423,17 @@ class DenseEvents(Stepwise):
         phase_end.ran += busy
         return phase_end
 
-    def _settle_bits(
-        self,
-        first: Tensor,
-        state: list[Tensor],
-        bits: list[Tensor],
-        steps: int,
-        busy: int,
-        target: Target,
-    ) -> Phase:
+    def _settle_bits(self, first: Tensor, steps: int, busy: int, target: Target) -> Phase:
         """A free phase of bits alone: some sweeps and a turn by matrix products, then by events."""
-        changed = self.unchanged(busy + 1, len(first))
-        dark = not bool(self.network.neuron(torch.tensor(self.network.initial_state)))
-        silent = set(range(len(bits))) if dark else set()
+        batch = len(first)
+        lit = bool(self.network.neuron(torch.tensor(self.network.initial_state)))
+        bits = [
+            torch.full((batch, *shape), lit, dtype=self.dtype, device=self.device)
+            for shape in self.network.layer_shapes
+        ]
+        state = [*bits[:-1], torch.empty_like(bits[-1], dtype=torch.float32)]
+        changed = self.unchanged(busy + 1, batch)
+        silent = set() if lit else set(range(len(bits)))
         for turn in range(2 * busy + 1):
             layers = self.network.turns[turn % 2]
             sources, row = dict(enumerate(bits)), changed[turn // 2]
@@ -446,8 +444,9 @@ class DenseEvents(Stepwise):
         start = Start(changed=changed[-1])
         sums = self._sums(bits, silent)
         phase_end = self._run(first, state, bits, sums, steps - busy, target, start)
-        # A sample may have come to rest in one of those sweeps.
-        phase_end.ran += changed[:-1].sum(0, dtype=torch.int32)
+        if busy:
+            # A sample may have come to rest in one of those sweeps.
+            phase_end.ran += changed[:-1].sum(0, dtype=torch.int32)
         return phase_end
 
     def _sums(self, bits: list[Tensor], silent: Container[int] = ()) -> Sums:
