@@ -233,16 +233,17 @@ def test_verilator_warns_of_nothing(two_hidden: Path):
 
 @pytest.mark.slow
 @CXXRTL
-def test_all_of_digits_in_cxxrtl(tmp_path: Path):
-    """digits-1fc-wa: 360 images read, then 100 learnt."""
-    core = exported(tmp_path, 64, 360, 100)
-    in_cxxrtl(core, tmp_path, 460, 4, "-O1")
+def test_some_of_digits_in_cxxrtl(tmp_path: Path):
+    """digits-1fc-wa: 40 images read, then 20 learnt. Verilator, which is faster, does all."""
+    core = exported(tmp_path, 16, 40, 20)
+    in_cxxrtl(core, tmp_path, 60, 4, "-O1")
     assert differences(core, tmp_path) == []
 
 
 @pytest.mark.slow
 @VERILATOR
 def test_all_of_digits_in_verilator(tmp_path: Path):
+    """digits-1fc-wa: 360 images read, then 100 learnt."""
     exported(tmp_path, 64, 360, 100)
     done = check(tmp_path, "verilator")
     assert done.returncode == 0 and "460 images, 0 read otherwise" in done.stdout
