@@ -15,6 +15,7 @@ none may refuse to go on. In between the disk is as a power cut leaves it where 
 
 import argparse
 import json
+import math
 import os
 import platform
 import random
@@ -120,8 +121,8 @@ def compare(torn: Path, straight: Path) -> None:
         raise SystemExit(f"{torn}: left behind: {sorted(p.name for p in torn.rglob('*'))}")
 
 
-def torture(kills: int, seed: int, folder: Path) -> dict[str, Any]:
-    """Until so many trainings were ended: counts of how, and of what became of them."""
+def torture(kills: int, seed: int, folder: Path, until: float = math.inf) -> dict[str, Any]:
+    """Until so many trainings were ended, or time is up: counts of how, and what became of them."""
     rng, ended, outcomes, trainings = random.Random(seed), Counter(), Counter(), 0
     times: list[float] = []
     for n, (name, overrides) in enumerate(RECIPES.items()):
@@ -131,7 +132,7 @@ def torture(kills: int, seed: int, folder: Path) -> dict[str, Any]:
         began = time.monotonic()
         train(recipe, folder / f"timed-{name}", 0)
         usual = time.monotonic() - began
-        while sum(ended.values()) < kills * (n + 1) // len(RECIPES):
+        while sum(ended.values()) < kills * (n + 1) // len(RECIPES) and time.monotonic() < until:
             torn, outcome = folder / f"torn-{trainings}", ""
             while outcome not in ("finished", "shortened"):
                 way = rng.choice(["moment", "moment", *KINDS])
@@ -153,9 +154,9 @@ def torture(kills: int, seed: int, folder: Path) -> dict[str, Any]:
     }
 
 
-def side_by_side(kills: int, seed: int, jobs: int, folder: Path) -> dict[str, Any]:
+def side_by_side(kills: int, seed: int, folder: Path, minutes: float, jobs: int) -> dict[str, Any]:
     """The same in several processes, each with a seed of its own; counts are added up."""
-    words = [sys.executable, __file__, "--kills", str(-(-kills // jobs))]
+    words = [sys.executable, __file__, "--kills", str(-(-kills // jobs)), "--minutes", str(minutes)]
     outs = [folder / f"{n}.json" for n in range(jobs)]
     begun = [
         subprocess.Popen([*words, "--seed", str(seed + n), "--out", str(out)])
@@ -182,17 +183,18 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=math.inf)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
     sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as name:
-        run = (options.kills, options.seed)
+        run = (options.kills, options.seed, Path(name))
         found = (
-            torture(*run, Path(name))
+            torture(*run, began + 60 * options.minutes)
             if options.jobs == 1
-            else side_by_side(*run, options.jobs, Path(name))
+            else side_by_side(*run, options.minutes, options.jobs)
         )
     found |= {
         "seconds": round(time.monotonic() - began, 1),
