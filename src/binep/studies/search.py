@@ -30,7 +30,8 @@ from binep.training.recipe import Recipe
 SPAN = 10.0  # by which a rate may differ from the rule's, either way
 STARTUP = 8  # trials that are drawn before the sampler takes the others into account
 UNPRUNED = 4  # trials that are not ended early
-PATIENCE = 30.0  # seconds until whoever has begun a study has said where it starts
+TRIES = 3  # to reach a database
+PATIENCE = 120.0  # seconds until whoever has begun a study has said where it starts
 
 
 def search(
@@ -156,16 +157,25 @@ def _open(
 def _storage(optuna: Any, storage: str | Path) -> Any:
     """A database by its URL, or a journal in a file."""
     if "://" in str(storage):
-        try:
-            return optuna.storages.RDBStorage(str(storage))
-        except ImportError as error:
-            raise BinepError(f"--storage {storage}: {' '.join(str(error).split())}") from None
-        except Exception as error:
-            told = str(getattr(error, "orig", error)).strip().splitlines()
-            raise BinepError(f"--storage {storage}: {(told or [repr(error)])[0]}") from None
+        return _database(optuna, str(storage))
     path = Path(storage)
     make_folder(path.parent)
     return optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path)))
+
+
+def _database(optuna: Any, url: str) -> Any:
+    """A database, whose tables are made if there are none; another process may do so meanwhile."""
+    for left in reversed(range(TRIES)):
+        try:
+            return optuna.storages.RDBStorage(url)
+        except ImportError as error:
+            raise BinepError(f"--storage {url}: {' '.join(str(error).split())}") from None
+        except Exception as error:  # whatever a database may refuse
+            if not left:
+                told = str(getattr(error, "orig", error)).strip().splitlines()
+                raise BinepError(f"--storage {url}: {(told or [repr(error)])[0]}") from None
+            time.sleep(1)
+    raise AssertionError
 
 
 @contextmanager
