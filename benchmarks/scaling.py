@@ -69,7 +69,7 @@ def train_batches(options: argparse.Namespace) -> None:
     exchange, seconds, worked = team.processes.exchange, list[float](), list[float]()
     size = options.batch
     for n in range(options.warm + options.batches):
-        chosen = slice(n * size, (n + 1) * size)
+        chosen = torch.arange(n * size, (n + 1) * size) % len(data.train)
         inputs, labels = data.inputs(data.train.images[chosen]), data.train.labels[chosen]
         began, busy = time.perf_counter(), time.process_time()
         trainer.engine.train(inputs, labels)

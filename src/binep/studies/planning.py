@@ -10,17 +10,19 @@ model is for N times as many samples, too, where `relax` is not divided.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from binep.core.network import Network
 from binep.engines.exchange import sizes
+from binep.errors import choose
 from binep.training.recipe import Recipe
 
-# What training keeps of a synapse, in bytes, by engine: see `memory`.
-SIGN, MOMENTUM, CONTRAST, GRADIENT = 4, 4, 4, 4
+# Bytes a synapse at the most, by engine: measured with `benchmarks/scaling.py memory`, on networks
+# of one hidden layer with 2e6 to 1e8 synapses, see docs/scaling.md.
+PEAK = {"reference": 27.0, "packed": 17.8}
+CONTRAST = 4  # bytes of an entry
 COLLECTIVES = 4  # a mini-batch: the header, one or two formats, and who asks to stop
 
 
@@ -103,23 +105,11 @@ def efficiency(relax: float, learn: float, talk: float) -> float:
 
 
 def memory(synapses: int, engine: str = "reference", processes: int = 1) -> int:
-    """Bytes that the synapses of a network take while it is trained, in each process.
+    """Bytes that a network takes at the most while it is trained on a CPU, in each process.
 
-    Signs and momenta are float32 everywhere. The reference holds the contrast of either phase, one
-    of products on the way, and the gradient besides; engines in compiled kernels add contrasts to
-    momenta as they find them, and keep signs once more, in bits or bytes of both directions.
-    Processes that share a training hold contrasts, and as much again while they travel.
+    Kept are 4 bytes of a sign and 4 of a momentum; the rest is there for moments, while weights are
+    drawn, or a gradient is made. Processes that share a training hold contrasts besides, and as
+    much again while they travel.
     """
-    if engine == "reference":
-        each = SIGN + MOMENTUM + 3 * CONTRAST + GRADIENT
-    elif engine == "packed":
-        each = SIGN + MOMENTUM + 2 / 8
-    else:
-        each = SIGN + MOMENTUM + CONTRAST + 2
-    shared = 2 * CONTRAST if processes > 1 else 0
-    return round(synapses * (each + shared))
-
-
-def widths(synapses: Sequence[int], inputs: int, outputs: int) -> list[int]:
-    """The hidden neurons of networks with one hidden layer and about so many synapses."""
-    return [max(1, round(count / (inputs + outputs))) for count in synapses]
+    each = PEAK[choose(engine, PEAK, "engine whose memory was measured")]
+    return round(synapses * (each + (2 * CONTRAST if processes > 1 else 0)))
