@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 from matplotlib.image import imread
+from typer.testing import CliRunner
 
+from binep.cli import app
 from binep.errors import BinepError
 from binep.report.figures import DASH
 from binep.studies import compare as choices
@@ -173,9 +175,12 @@ def test_pages_are_written_with_their_figures_and_are_seen_to_be_out_of_date(tmp
     write_result(made_up("mnist-1fc-w", 0, 2.0, 50), tmp_path / "evidence")
     (tmp_path / "evidence" / "commentary.md").write_text("## Comments\n\nWritten by hand.\n")
     evidence = open_evidence(tmp_path / "evidence")
-    assert "RESULTS.md" in outdated(evidence)
+    check = ["reproduce", "--from", str(evidence.folder), "--check"]
+    told = CliRunner().invoke(app, check)
+    assert told.exit_code == 1 and "RESULTS.md" in told.output
     paths = write_pages(evidence)
     assert tmp_path / "RESULTS.md" in paths and outdated(evidence) == []
+    assert CliRunner().invoke(app, check).exit_code == 0
     assert "\n## Comments\n\nWritten by hand.\n" in (tmp_path / "RESULTS.md").read_text("utf-8")
     curves = tmp_path / "docs" / "results" / "curves.md"
     links = [
