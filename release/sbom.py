@@ -31,7 +31,7 @@ def needed(requirements: list[str], seen: dict[str, metadata.Distribution]) -> N
 
 
 def component(name: str, package: metadata.Distribution) -> dict[str, Any]:
-    meta = package.metadata
+    meta: Any = package.metadata
     words = meta.get("License-Expression") or meta.get("License") or ""
     return {
         "type": "library",
