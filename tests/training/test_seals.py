@@ -196,3 +196,12 @@ def test_tensors_of_a_checkpoint_that_was_cut_off_are_removed(folder: Path):
     runs.train(longer, out=folder.parent, resume=True)
     assert not orphan.exists()
     assert len(list(folder.glob("checkpoint-*"))) == 4
+
+
+def test_what_the_last_kill_of_a_run_left_behind_is_removed_though_nothing_is_left_to_train(
+    folder: Path,
+):
+    orphan = folder / "checkpoint-000001-00000300.safetensors"
+    orphan.write_bytes(b"of a checkpoint that was being removed")
+    runs.train(small_recipe("digits-1fc-w"), out=folder.parent, resume=True)
+    assert not orphan.exists() and len(list(folder.glob("checkpoint-*"))) == 4

@@ -54,10 +54,15 @@ def save(folder: Path, trainer: Trainer, run: Facts | None = None) -> Path:
     facts["sha256"] = hashlib.sha256(blob).hexdigest()
     write_whole(stem.with_suffix(".safetensors"), blob)
     write_whole(stem.with_suffix(".json"), sealed(facts))
+    tidy(folder)
+    return stem.with_suffix(".json")
+
+
+def tidy(folder: Path) -> None:
+    """Remove what is older than the checkpoints to be kept, and what a kill left of others."""
     for old in _found(folder)[KEPT:]:
         _remove(old)
     _remove_orphans(folder)
-    return stem.with_suffix(".json")
 
 
 def load(

@@ -420,6 +420,7 @@ def _lead(
                 _check_belongs(open_run(folder), found[1])
             checkpoints.restore(trainer, *found)
             checkpoints.discard_after(folder, found[1])
+            checkpoints.tidy(folder)
         write_whole(folder / "recipe.toml", seals.sealed_text(recipes.dumps(recipe)))
         history = _rewind_metrics(folder, trainer.progress.epoch)
         record = _begin_record(folder, recipe, seed, place, trainer, team, mark)
