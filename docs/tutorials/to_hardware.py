@@ -122,4 +122,4 @@ if shutil.which("iverilog") and shutil.which("make"):
     assert done.returncode == 0, done.stderr
 
 # %% [markdown]
-# [Ship a trained network](../howto/ship.md) has the commands, [Hardware](../hardware.md) what such a core costs.
+# [Ship a trained network](../../howto/ship/) has the commands, [Hardware](../../hardware/) what such a core costs.
