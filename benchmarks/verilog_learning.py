@@ -1,6 +1,6 @@
 """On-line learning in simulation: the exported core learns digits from fresh weights.
 
-    python benchmarks/verilog_learning.py --epochs 6 --hidden 512 --out benchmarks/verilog-learning
+    python benchmarks/verilog_learning.py --epochs 8 --hidden 512 --out benchmarks/verilog-learning
 
 The core of a fresh network is exported with all lessons as its vectors: in every epoch each
 training image once, in a drawn order, and then all test images, which are only read. Verilator
