@@ -393,7 +393,7 @@ class Playground {
       (flips === 0 && pushes > 0
         ? ` The nearest comes to ${percent(nearest)} of tau: learn it again, or lower tau.`
         : pushes === 0
-          ? " The nudge changes no bit: the network is already sure."
+          ? " The nudge changes no bit that a synapse could learn from."
           : "");
     this.paintMap("pushed", (j) => preview[0].pushed[j], "on");
     this.paintMap("flipping", (j) => preview[0].flipped[j], "up");
