@@ -442,6 +442,7 @@ def test_rates_that_change_are_drawn(folder: Path, tmp_path: Path):
     give_recipe(run, changed)
     page = Page(write_report([run], tmp_path / "out", device="cpu", images=30))
     tau = recipe.optimizer.tau
+    assert isinstance(tau, list)
     drawn = [panel["series"] for panels in values_of(page) for panel in panels]
     assert [[t, t / 2] for t in tau] in [[s["y"] for s in series] for series in drawn]
 
