@@ -290,7 +290,8 @@ BEYOND = Study(
             ),
             (
                 "MNIST 1fc, wa",
-                "mnist-1fc-wa mnist-1fc-wa-schedule mnist-1fc-wa-shifted mnist-1fc-wa-awake",
+                "mnist-1fc-wa mnist-1fc-wa-schedule mnist-1fc-wa-shifted mnist-1fc-wa-awake "
+                "mnist-1fc-wa-bits",
             ),
             (
                 "MNIST 2fc, wa",
