@@ -9,8 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from binep import BinepError
+from binep.cli import app
 from binep.training import runs
 from binep.training.trials import Options, Trial, missing, place
 from binep.training.trials.executor import loads
@@ -108,6 +110,19 @@ def test_a_trial_whose_process_is_killed_goes_on_and_one_that_is_stopped_saves(t
     (outcome,) = found
     assert not outcome.finished and outcome.failure is None
     assert runs.open_run(trial.folder).record["status"] == "interrupted"
+
+
+def test_seeds_are_trained_by_processes_and_finished_ones_left_alone(tmp_path):
+    words = ["digits-1fc-w", "--epochs", "1", "--set", "network.dense=[8]", "--out", str(tmp_path)]
+    elsewhere = ["--seeds", "2", "--on", "local", "--at-once", "1", "--json"]
+    result = CliRunner().invoke(app, ["train", *words, *elsewhere])
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert [run["finished"] for run in found] == [True, True]
+    again = CliRunner().invoke(app, ["train", *words, *elsewhere, "--continue"])
+    assert again.exit_code == 0, again.output
+    starts = [runs.open_run(run["run"]).record["starts"] for run in json.loads(again.stdout)]
+    assert starts == [1, 1]
 
 
 def test_cores_are_shared_out(monkeypatch):

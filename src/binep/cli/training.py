@@ -4,6 +4,7 @@ import os
 import shlex
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,14 +12,19 @@ import typer
 
 from binep.cli.options import (
     AsJson,
+    AtOnce,
     DataDir,
     Device,
     Engine,
+    JobParameters,
     Offline,
+    On,
     Overrides,
     OwnData,
     Quiet,
+    RayAddress,
     RecipeName,
+    job_parameters,
     with_data,
 )
 from binep.cli.output import print_json, tell
@@ -76,6 +82,10 @@ def train(
     threads: Annotated[
         int | None, typer.Option(help="Number of threads on a CPU; by default one per core.")
     ] = None,
+    on: On = "here",
+    at_once: AtOnce = None,
+    jobs: JobParameters = None,
+    address: RayAddress = None,
     own_data: OwnData = None,
     overrides: Overrides = None,
     as_json: AsJson = False,
@@ -92,6 +102,7 @@ def train(
     from binep.training import recipe as recipes
     from binep.training.naming import run_name, variant_name
     from binep.training.progress import PlainWatcher, QuietWatcher, Watcher, usual_watcher
+    from binep.training.trials import Options, Trial, place
 
     if threads is not None:
         _use_threads(threads)
@@ -140,7 +151,15 @@ def train(
             runs.check_there(folders)
         for number, folder in zip(numbers, folders, strict=True):
             runs.check_earlier(chosen, number, folder, resume=resume or go_on, overwrite=overwrite)
-    if beside:
+    if on != "here":
+        if branch is not None or overwrite:
+            raise BinepError(f"--on {on} with --branch or --overwrite: allowed with --on here")
+        executor = place(
+            on, at_once=at_once, folder=out, slurm=job_parameters(jobs), address=address
+        )
+        shared = Options(device, engine, data_dir, offline, checkpoint_every)
+        found = _elsewhere([Trial(chosen, n, out, name, shared) for n in numbers], executor)
+    elif beside:
         watchers = [watch(number) for number in numbers]
         found = iter(runs.train_side_by_side(chosen, numbers, watchers=watchers, **options))
     else:
@@ -151,12 +170,27 @@ def train(
         results.append({"run": str(run.folder), "finished": run.finished, "last": run.last})
         if not as_json and launch.leads():
             _tell_outcome(run, sys.argv[1:], quiet)
-        if not run.finished and not beside:
+        if not run.finished and not beside and on == "here":
             break
     if as_json and launch.leads():
         print_json(results)
     if code:
         sys.exit(code)
+
+
+def _elsewhere(trials: list[Any], executor: Any) -> Iterator[Any]:
+    """The runs of trials as they end; those that have finished before first."""
+    from binep.training.trials import missing
+
+    yield from (run for trial in trials if (run := trial.finished()) is not None)
+    failures = []
+    for outcome in executor.run(missing(trials)):
+        if outcome.failure is not None:
+            failures.append(f"{outcome.trial.label}: {outcome.failure}")
+        elif outcome.run is not None:
+            yield outcome.run
+    if failures:
+        raise BinepError("; ".join(failures))
 
 
 def _use_threads(count: int) -> None:

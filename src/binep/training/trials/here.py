@@ -4,13 +4,14 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from threading import Event
 
+from binep.errors import BinepError
 from binep.training import runs
 from binep.training.progress import Watcher
 from binep.training.trials.executor import Outcome, Trial
 
 
 class Here:
-    """Trains in this process, and stops where one was asked to stop or cannot be trained.
+    """Trains in this process, and stops where one was asked to stop.
 
     Args:
         at_once: so many beside each other, on a GPU in streams of their own; by default one.
@@ -31,8 +32,11 @@ class Here:
         for trial in trials:
             outcome = self._train(trial)
             yield outcome
-            if not outcome.finished:
+            if not outcome.finished and outcome.failure is None:
                 return
 
     def _train(self, trial: Trial, stop: Event | None = None) -> Outcome:
-        return Outcome(trial, trial.train(watcher=self.watcher(trial), stop=stop))
+        try:
+            return Outcome(trial, trial.train(watcher=self.watcher(trial), stop=stop))
+        except BinepError as error:
+            return Outcome(trial, None, str(error))
