@@ -467,7 +467,6 @@ def test_two_hundred_mutated_files_give_a_recipe_or_one_line():
     [
         "network.dense=[16777216, 16777216]",
         "network.conv=[65536, 65536]",
-        "training.batch_size=16777216",
     ],
 )
 def test_what_does_not_fit_into_memory_is_told_before_it_is_built(override: str):
