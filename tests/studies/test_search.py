@@ -60,8 +60,9 @@ def test_two_processes_search_in_one_journal(tmp_path):
         # Each may have one under way when the other finishes the last.
         assert int(said.splitlines()[-1]) in (7, 8)
     import optuna
+    from optuna.storages.journal import JournalFileBackend
 
-    journal = optuna.storages.journal.JournalFileBackend(str(tmp_path / "study"))
+    journal = JournalFileBackend(str(tmp_path / "study"))
     kept = optuna.storages.JournalStorage(journal)
     (name,) = optuna.get_all_study_names(kept)
     trials = optuna.load_study(study_name=name, storage=kept).trials
