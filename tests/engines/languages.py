@@ -21,6 +21,7 @@ from binep.core.dynamics import Dynamics, EnergyBased, Hopfield, Prototypical
 from binep.core.neurons import Neuron
 from binep.core.plan import ContrastPlan, PhasePlan
 from binep.deploy import c_program, rules
+from binep.deploy.export import DYNAMICS
 from binep.deploy.learning import FixedRule, Rule
 from binep.deploy.stored import StoredCoupling, StoredNetwork
 
@@ -151,7 +152,7 @@ class C:
     """binep/deploy/c/rules.h, with the constants that an export of such a network has."""
 
     def runs(self, neuron: Neuron, dynamics: Dynamics) -> bool:
-        return not isinstance(dynamics, Hopfield)
+        return True
 
     def send(self, neuron: Neuron, s: Array) -> Array:
         dynamics = EnergyBased(0.5) if isinstance(neuron, Heaviside) else Prototypical(True)
@@ -201,7 +202,8 @@ def _compiled(neuron: Neuron, dynamics: Dynamics) -> ctypes.CDLL:
         activations="binary" if binary else "real",
         threshold=neuron.threshold if isinstance(neuron, Heaviside) else 0.5,
         sigma=neuron.sigma if isinstance(neuron, Heaviside) else 0.5,
-        dynamics="energy" if isinstance(dynamics, EnergyBased) else "prototypical",
+        dynamics=DYNAMICS[type(dynamics)],
+        updates="alternating" if isinstance(dynamics, Hopfield) else "simultaneous",
         dt=dynamics.dt if isinstance(dynamics, EnergyBased) else 1.0,
         # Otherwise it would run in integers.
         mean=(0.0,),
@@ -231,8 +233,7 @@ def _build(learning: FixedRule | None = None, **system: Any) -> ctypes.CDLL:
         classes=2,
         per_class=1,
         readout="average",
-        updates="simultaneous",
-        **system,
+        **{"updates": "simultaneous", **system},
     )
     folder = Path(mkdtemp())
     images, labels = np.zeros((1, 1, 1, 2), np.uint8), np.zeros(1, int)
