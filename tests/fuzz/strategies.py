@@ -57,7 +57,7 @@ def altered(draw: st.DrawFn, good: Any, values: st.SearchStrategy[Any] = VALUES)
         elif change == "add" and isinstance(table, dict):
             table[draw(TEXTS)] = draw(values)
         elif change == "nudge" and type(value) in (int, float):
-            table[last] = draw(st.sampled_from([-value, value + 1, value * 2, value / 2, [value]]))
+            table[last] = draw(st.sampled_from([-value, value + 1, value * 2, value // 2, [value]]))
         else:
             table[last] = draw(values)
     return found
