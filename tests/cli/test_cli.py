@@ -201,7 +201,7 @@ def test_every_command_has_help_with_an_example(words: list[str], tmp_path: Path
             ["'mnist-1fc-w', 'mnist-1fc-wa' or 'mnist-1fc-w-a'", "binep recipes"],
         ),
         (["predict", "nowhere", "x.png"], ["nowhere is not a run"]),
-        (["train", "nowhere.toml"], ["nowhere.toml", "No such file"]),
+        (["train", "nowhere.toml"], ["nowhere.toml", "no such file"]),
         (["train", "--set", "learning.bta=1"], ["learning.bta", "'beta'"]),
         (["train", "--set", "beta"], ["section.key=value"]),
         (["train", "--epochs", "0"], ["training.epochs=0", "at least 1"]),
