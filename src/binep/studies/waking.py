@@ -73,7 +73,7 @@ def wake(
     """
     layers = _binary_layers(recipe)
     shares = _one_each("activity", activity, layers, 1.0)
-    spreads = None if spread is None else _one_each("spread", spread, layers, math.inf)
+    spreads = [None] * layers if spread is None else _one_each("spread", spread, layers, math.inf)
     if batches < 1 or not 0 < quantile < 1:
         raise BinepError(
             f"batches={batches}, quantile={quantile}: allowed are at least 1, and between 0 and 1"
@@ -89,7 +89,7 @@ def wake(
     for done in range(ROUNDS):
         # Layers answer to each other: later rounds go half of the way.
         for n in range(layers):
-            _wake_layer(network, x, n, shares[n], spreads and spreads[n], 1.0 if done < 3 else 0.5)
+            _wake_layer(network, x, n, shares[n], spreads[n], 1.0 if done < 3 else 0.5)
     after, found = _measured(network, x)
     grown = [c.scale.detach().mean().item() for c in network.couplings]
     old, bias = recipe.network.gain, [_shift(recipe, network, n, seed) for n in range(layers)]
