@@ -63,7 +63,8 @@ def test_its_run_is_evaluated_reported_and_exported_by_its_format(trained: Path)
 def test_its_run_goes_on(trained: Path):
     words = ["train", OUTSIDE / "bars.toml", "--device", "cpu", "--epochs", "5", "--resume"]
     assert binep(*words, cwd=trained).returncode == 0
-    other = [*words[:-3], "--epochs", "6", "--resume", "--set", "network.activations=binary"]
+    other = [*words[:-3], "--epochs", "6", "--resume", "--name", "bars"]
+    other += ["--set", "network.activations=binary"]
     assert "was begun with another recipe" in binep(*other, cwd=trained).stderr
 
 

@@ -110,4 +110,4 @@ def test_fifty_kills_lead_to_the_same_end():
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["kills"] >= 50 and found["trainings_finished_bit_identical"] > 0
-    assert set(found["by"]) == {"fail", "full", "kill", "moment", "power"}
+    assert set(found["by"]) >= {"fail", "full", "kill", "moment", "power"}

@@ -424,7 +424,7 @@ class Stepwise(Relaxer):
             below,
             fast.kernel,
             self._up(len(self.couplings) - 1, below),
-            Step(moved if state is None else state, moved, activity, outputs, outputs),
+            Step(moved if state is None else state, moved, None, activity, outputs, outputs),
             target,
             self.neuron,
             below[0].numel(),
