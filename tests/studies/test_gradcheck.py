@@ -198,15 +198,14 @@ def test_figure_has_a_column_a_coupling(ideal: GradCheck):
 
 def test_a_saturated_output_is_compared_at_its_drive():
     """Fresh outputs are saturated: the theorem holds at the drive, where they are not clamped."""
-    recipe = small("digits-1fc-w", "network.dense=[48]")
+    recipe = small("digits-1fc-w", "network.dense=[512]")
     result = check(recipe, betas=[1e-2])
     assert result.pulls_at == "drive" and result.layers[-1].saturated > 0.3
     assert result.unclamped is not None and result.unclamped.unclamped is None
     for agreement in result.unclamped.agreements:
         assert agreement.cosine[-1] > 0.99
     worst = {sign: min(a.cosine[-1] for a in of_sign(result, sign, 1e-2)) for sign in checks.MARKS}
-    assert worst["positive"] > worst["centered"] > worst["negative"]
-    assert worst["positive"] > 0.99 and worst["negative"] < 0.98
+    assert worst["positive"] > 0.99 > worst["centered"] > 0.9 > worst["negative"]
     assert "clamped to [0, 1]" in checks.table(result)
     asked = check(recipe, betas=[1e-2], pulls_at="state")
     assert asked.pulls_at == "state" and asked.unclamped is None
