@@ -150,6 +150,8 @@ def bench(
     reference_batches: Annotated[int, typer.Option(help="The same for the reference engine.")] = 2,
     train: Annotated[int, typer.Option(help="Number of mini-batches to train first.")] = 0,
     data_dir: DataDir = None,
+    own_data: OwnData = None,
+    overrides: Overrides = None,
     sweep: Annotated[
         bool, typer.Option("--sweep", help="Time against width, depth, batch and T instead.")
     ] = False,
@@ -183,11 +185,14 @@ def bench(
         "data_dir": data_dir,
         "say": say,
     }
+    changed = with_data(overrides, own_data)
+    if sweep and changed:
+        raise BinepError("--data and --set with --sweep: allowed is one or the other")
     if sweep:
         found = benches.sweep(names or benches.SWEEP, **common)
     else:
-        chosen = names or benches.PAPER
-        found = benches.bench(chosen, reference_batches=reference_batches, **common)
+        chosen, once = names or benches.PAPER, reference_batches
+        found = benches.bench(chosen, reference_batches=once, overrides=changed, **common)
     for path in files:
         benches.write(found, path)
     if as_json:
@@ -243,6 +248,8 @@ def choose(
     engine: Engine = "auto",
     data_dir: DataDir = None,
     offline: Offline = False,
+    own_data: OwnData = None,
+    overrides: Overrides = None,
     on: On = "here",
     at_once: AtOnce = None,
     jobs: JobParameters = None,
@@ -265,7 +272,7 @@ def choose(
         check_file(to)
     choice = choices.compare(
         f"Variants of {recipe}",
-        choices.make_variants(recipe, variants),
+        choices.make_variants(recipe, variants, common=with_data(overrides, own_data)),
         epochs=epochs,
         seeds=seeds,
         trained=[runs.open_run(folder) for folder in trained or ()],

@@ -161,11 +161,13 @@ def bench(
     reference_batches: int = 2,
     train: int = 0,
     data_dir: Folder | None = None,
+    overrides: Sequence[str] = (),
     say: Say = lambda text: None,
 ) -> Result:
     """Time recipes on a device; `say` is told what happens meanwhile.
 
     Args:
+        overrides: what is changed in each recipe, see `binep.training.recipe.load`.
         batches, reference_batches: to be timed at most, in at most `BUDGET` seconds.
         train: mini-batches that the networks are trained for before, since what an engine can skip
             depends on it.
@@ -174,7 +176,7 @@ def bench(
     _at_least(0, train=train)
     choose(engine, ("auto", *BACKENDS), "engine")
     place = select_device(device)
-    chosen = [recipes.load(name) for name in names]
+    chosen = [recipes.load(name, overrides) for name in names]
     peak = measure_peak(place)
     rows, failures = [], []
     for recipe in chosen:

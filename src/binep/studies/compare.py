@@ -98,22 +98,26 @@ class Choice:
         return min(ranked)[2] if ranked else None
 
 
-def make_variants(recipe: str, changed: Sequence[str], *, base: bool = True) -> list[Variant]:
+def make_variants(
+    recipe: str, changed: Sequence[str], *, base: bool = True, common: Sequence[str] = ()
+) -> list[Variant]:
     """Variants of a recipe, each with some keys changed.
 
     Args:
         changed: for each variant `section.key=value`, several of them with `;` between; the label
             of a variant is this text.
         base: compare with the recipe as it is, too.
+        common: what is changed in all of them, as it is included.
     """
-    variants = [Variant("as it is", held_out(recipes.load(recipe)), [])] if base else []
+    variants = [Variant("as it is", held_out(recipes.load(recipe, common)), [])] if base else []
     for text in changed:
         overrides = [part.strip() for part in text.split(";") if part.strip()]
         if any(part.startswith("data.validation") for part in overrides):
             raise BinepError(
                 f"{text}: data.validation is the same for all variants, allowed are other keys"
             )
-        variants.append(Variant(text.strip(), held_out(recipes.load(recipe, overrides)), []))
+        changed_recipe = recipes.load(recipe, [*common, *overrides])
+        variants.append(Variant(text.strip(), held_out(changed_recipe), []))
     return variants
 
 
