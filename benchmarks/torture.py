@@ -116,6 +116,9 @@ def compare(torn: Path, straight: Path) -> None:
     different = [n for n in tensors if not torch.equal(tensors[n], others[n])]
     if different or tensors.keys() != others.keys() or lines != other_lines:
         raise SystemExit(f"{torn}: the ends differ: {different or 'metrics'}")
+    # What could not be removed when it was due is removed when a training starts again.
+    for folder in torn.iterdir():
+        checkpoints.tidy(folder)
     stems = Counter(path.stem for path in torn.glob("*/checkpoint-*"))
     if list(torn.rglob("*.part")) or set(stems.values()) != {2} or len(stems) > checkpoints.KEPT:
         raise SystemExit(f"{torn}: left behind: {sorted(p.name for p in torn.rglob('*'))}")

@@ -353,10 +353,10 @@ def _found(folder: Path) -> list[Path]:
 
 
 def _remove(path: Path) -> None:
-    # The JSON goes first: without it there is no checkpoint.
-    for old in (path, path.with_suffix(".safetensors")):
-        with suppress(OSError):
-            old.unlink()
+    # The JSON goes first: without it there is no checkpoint. Where it cannot go, its tensors stay.
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
+        path.with_suffix(".safetensors").unlink(missing_ok=True)
 
 
 def _remove_orphans(folder: Path) -> None:
