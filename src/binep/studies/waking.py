@@ -27,7 +27,7 @@ from binep.errors import BinepError
 from binep.report.figures import text_table
 from binep.studies.compare import held_out
 from binep.training import runs
-from binep.training.recipe import PaperKeys, Recipe
+from binep.training.recipe import PaperKeys, Recipe, nth
 
 IMAGES = 256  # that activity is measured on
 ROUNDS = 8
@@ -100,7 +100,7 @@ def wake(
         network=replace(
             recipe.network,
             gain=[
-                _short(_nth(old, n) * now / then)
+                _short(nth(old, n) * now / then)
                 for n, (now, then) in enumerate(zip(grown, fresh, strict=True))
             ],
             bias=bias,
@@ -180,7 +180,7 @@ def _shift(recipe: Recipe, network: Network, n: int, seed: int) -> float:
     bias = network.couplings[n].bias
     assert bias is not None and drawn is not None
     moved = (bias.detach().cpu() - drawn.detach()).mean().item()
-    return _short(_nth(recipe.network.bias, n) + moved)
+    return _short(nth(recipe.network.bias, n) + moved)
 
 
 def _with_taus(
@@ -218,10 +218,6 @@ def _with_taus(
     return replace(recipe, optimizer=replace(recipe.optimizer, tau=taus))
 
 
-def _nth(value: float | list[float], n: int) -> float:
-    return value[n] if isinstance(value, list) else value
-
-
 def _short(value: float) -> float:
     """Three digits: more would pretend to mean something."""
     return float(f"{value:.2e}")
@@ -237,9 +233,9 @@ def render(woken: Woken) -> str:
             f"{100 * woken.before[n]:.1f} %",
             f"{100 * woken.after[n]:.1f} %",
             f"{woken.spread[n]:.2g}",
-            f"{_nth(keys[0].gain, n):.3g}",
-            f"{_nth(keys[0].bias, n):.3g}",
-            f"{_nth(keys[1].tau or 0.0, n):.2e}",
+            f"{nth(keys[0].gain, n):.3g}",
+            f"{nth(keys[0].bias, n):.3g}",
+            f"{nth(keys[1].tau or 0.0, n):.2e}",
         ]
         for n in range(len(woken.before))
     ]

@@ -329,7 +329,7 @@ class NetworkKeys:
         if self.layers is not None:
             return self.layers
         sizes = [
-            {key: _nth(getattr(self, key), n) for key in OF_CONV} for n in range(len(self.conv))
+            {key: nth(getattr(self, key), n) for key in OF_CONV} for n in range(len(self.conv))
         ]
         return [
             *(
@@ -654,11 +654,11 @@ class Recipe:
             if coupling.bias is not None:
                 if keys.zero_bias:
                     torch.nn.init.zeros_(coupling.bias)
-                coupling.bias.data.add_(_nth(keys.bias, n))
+                coupling.bias.data.add_(nth(keys.bias, n))
             if keys.scale is not None and coupling.binary:
                 torch.nn.init.constant_(coupling.scale, keys.scale)
             strength = coupling.scale if coupling.binary else coupling.weight
-            strength.data.mul_(_nth(keys.gain, n))
+            strength.data.mul_(nth(keys.gain, n))
             if keys.power_of_two and coupling.binary:
                 coupling.scale.data.copy_(nearest_power_of_two(coupling.scale.data))
         network = Network(
@@ -1030,7 +1030,7 @@ def _resolve(recipe: Recipe) -> Recipe:
     for name in RATES:
         _length(f"optimizer.{name}", rates[name], couplings, "couplings")
         if rates[name] is not None:
-            rates[name] = [_nth(rates[name], n) for n in range(couplings)]
+            rates[name] = [nth(rates[name], n) for n in range(couplings)]
     for name in RATES:
         _check_schedule(recipe, name, rates[name])
     if keys.power_of_two and (keys.learn_scale or keys.weights == "real"):
@@ -1160,7 +1160,8 @@ def _length(path: str, value: Any, expected: int, what: str) -> None:
         )
 
 
-def _nth(value: Any, n: int) -> Any:
+def nth(value: Any, n: int) -> Any:
+    """Entry n of what may be one value for all, or a list."""
     return value[n] if isinstance(value, list) else value
 
 

@@ -365,43 +365,64 @@ def train(
         dataset = as_dataset(dataset)
         recipe = recipe.of(dataset)
     folder, again = Path(out) / run_name(recipe, seed, name), launch.restarted()
-    common = (
+    asked = _Asked(
         team, folder, recipe, seed, place, engine, dataset, data_dir, offline, watcher, stop
-    )  # fmt: skip
+    )
     if not team.leads:
-        return _follow(*common)
+        return _follow(asked)
     with team.leading():
-        return _lead(*common, resume or again, overwrite and not again, branch, checkpoint_seconds)
+        return _lead(asked, resume or again, overwrite and not again, branch, checkpoint_seconds)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What `train` was asked for, in each of the processes that share the run."""
+
+    team: Team
+    folder: Path
+    recipe: Recipe
+    seed: int
+    place: torch.device
+    engine: str
+    dataset: Dataset | None
+    data_dir: Folder | None
+    offline: bool
+    watcher: Watcher
+    stop: threading.Event | None
+
+    def whole(self) -> Dataset:
+        """All data, before any are held out."""
+        return _whole(self.recipe, self.dataset, self.data_dir, self.offline)
+
+    def trainer(self, whole: Dataset) -> Trainer:
+        """The trainer of one of the processes that share the training."""
+        recipe = self.recipe
+        data, say = recipe.hold_out(whole.to(self.place)), self.watcher.say
+        trainer = build_trainer(recipe, data, self.seed, self.place, self.engine, say)
+        share(trainer.engine, trainer.network, recipe.build_learning(), self.team.processes)
+        return trainer
 
 
 def _lead(
-    team: Team,
-    folder: Path,
-    recipe: Recipe,
-    seed: int,
-    place: torch.device,
-    engine: str,
-    dataset: Dataset | None,
-    data_dir: Folder | None,
-    offline: bool,
-    watcher: Watcher,
-    stop: threading.Event | None,
+    asked: _Asked,
     resume: bool,
     overwrite: bool,
     branch: str | Path | None,
     checkpoint_seconds: float,
 ) -> Run:
     """`train`, as the process that reads and writes the run; as a rule the only one."""
+    team, folder, recipe, watcher = asked.team, asked.folder, asked.recipe, asked.watcher
+    seed, place = asked.seed, asked.place
     check_earlier(recipe, seed, folder, resume=resume, overwrite=overwrite)
     trunk = None if branch is None or _is_run(folder) else open_run(branch).folder
     if trunk is not None:
         _check_part_of(recipe, seed, trunk)
-    whole = _whole(recipe, dataset, data_dir, offline)
+    whole = asked.whole()
     team.say_data_are_there()
     mark = _mark(recipe, whole)
     if _is_run(folder) and not overwrite:
         _check_same_data(folder, open_run(folder).record, recipe, mark)
-    trainer = _build_shared(team, recipe, whole, seed, place, engine, watcher.say)
+    trainer = asked.trainer(whole)
     if overwrite:
         _remove(folder)
     make_folder(folder)
@@ -428,51 +449,24 @@ def _lead(
         team.share_checkpoint(found)
         disk = Disk(folder, recipe, record, history, checkpoint_seconds)
         listeners = Watchers(watcher, *start_loggers(recipe.loggers or (), folder))
-        _train(team, folder.name, trainer, recipe, disk, listeners, stop)
+        _train(team, folder.name, trainer, recipe, disk, listeners, asked.stop)
     run = open_run(folder)
     team.share_facts({"record": run.record, "metrics": run.metrics})
     return run
 
 
-def _follow(
-    team: Team,
-    folder: Path,
-    recipe: Recipe,
-    seed: int,
-    place: torch.device,
-    engine: str,
-    dataset: Dataset | None,
-    data_dir: Folder | None,
-    offline: bool,
-    watcher: Watcher,
-    stop: threading.Event | None,
-) -> Run:
+def _follow(asked: _Asked) -> Run:
     """`train`, as a process that another one leads: nothing is read or written but data."""
+    team, folder, recipe = asked.team, asked.folder, asked.recipe
     team.wait_for_data()
-    whole = _whole(recipe, dataset, data_dir, offline)
-    trainer = _build_shared(team, recipe, whole, seed, place, engine, watcher.say)
+    trainer = asked.trainer(asked.whole())
     with fitting_threads(trainer):
         team.wait_for_start()
         found = team.share_checkpoint(None)
         if found is not None:
             checkpoints.restore(trainer, *found)
-        _train(team, folder.name, trainer, recipe, None, watcher, stop)
+        _train(team, folder.name, trainer, recipe, None, asked.watcher, asked.stop)
     return Run(folder, recipe, **team.share_facts(None))
-
-
-def _build_shared(
-    team: Team,
-    recipe: Recipe,
-    dataset: Dataset,
-    seed: int,
-    place: torch.device,
-    engine: str,
-    say: Callable[[str], None],
-) -> Trainer:
-    """The trainer of one of the processes that share a training."""
-    trainer = build_trainer(recipe, recipe.hold_out(dataset.to(place)), seed, place, engine, say)
-    share(trainer.engine, trainer.network, recipe.build_learning(), team.processes)
-    return trainer
 
 
 def train_side_by_side(
