@@ -252,6 +252,12 @@ def test_all_of_digits_in_verilator(tmp_path: Path):
 # --- what there is no core for ------------------------------------------------------------------
 
 
+def test_bits_without_a_state_are_not_taken_for_neurons_with_one():
+    recipe, network = build(*BINARY["bits"])
+    with pytest.raises(BinepError, match="no Verilog for this network: its layers move in turn"):
+        Core(store(network, recipe))
+
+
 def test_what_there_is_no_core_for_says_why(tmp_path: Path):
     recipe, network = build(*BINARY["conv"])
     with pytest.raises(BinepError, match="no Verilog for this network: it has convolutions"):

@@ -41,6 +41,8 @@ def why_not(network: StoredNetwork) -> str | None:
     reason = fixed.why_not(network)
     if reason is not None:
         return reason
+    if network.bits:
+        return "its layers move in turn, as bits without a state"
     if any(coupling.kind != "dense" for coupling in network.couplings):
         return "it has convolutions"
     if len(network.couplings) < 2:
