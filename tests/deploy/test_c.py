@@ -70,7 +70,9 @@ def test_integer_states_are_pythons_at_every_step(case: str, tmp_path: Path):
         assert np.array_equal(found[t::steps], expected), t
 
 
-@pytest.mark.parametrize("case", ["dense, narrow window", "dense, other dt and threshold"])
+@pytest.mark.parametrize(
+    "case", ["dense, narrow window", "dense, other dt and threshold", "bits, other threshold"]
+)
 def test_binary_states_in_float32_are_those_of_the_runtime(case: str, tmp_path: Path):
     stored, x, _ = exported(BINARY[case], tmp_path, 3)
     lines = run(compile_in(tmp_path), "states").splitlines()

@@ -28,6 +28,7 @@ BINARY = {
     ),
     "bits": ("digits-1fc-wa", [*DENSE_WA, *BITS]),
     "bits, conv": ("digits-conv-wa", [*CONV_WA, *BITS]),
+    "bits, other threshold": ("digits-conv-wa", [*CONV_WA, *BITS, "network.threshold=0.4"]),
     "conv": ("digits-conv-wa", ["network.conv=[6]"]),
     "two conv": ("digits-conv-wa", CONV_WA),
     "pooled conv": (
