@@ -24,6 +24,7 @@ from binep.studies import compare as choices
 from binep.studies import tune
 from binep.studies.detail_pages import TUNING, tuning_table
 from binep.studies.evidence import read_json, rounded
+from binep.studies.workbench import Workbench
 from binep.training import recipe as recipes
 from binep.training import runs
 from binep.training.recipe import Recipe
@@ -97,7 +98,7 @@ if __name__ == "__main__":
         for start in left:
             gamma, tau = (options.factor**power for power in STARTS[start])
             begun, wrong = time.perf_counter(), misplaced(shipped, gamma, tau)
-            found = tune.tune(wrong, epochs=options.compare, seed=100, **place)
+            found = tune.tune(Workbench.of(wrong, seed=100, **place), epochs=options.compare)
             seconds = time.perf_counter() - begun
             measured = {
                 "shipped": goal,

@@ -9,26 +9,30 @@ import pytest
 from binep import BinepError
 from binep.studies.search import search
 from binep.studies.tune import rates_by_pi
+from binep.studies.workbench import Workbench
 from conftest import small_recipe
 
 pytest.importorskip("optuna", reason="pip install 'binep[tune]'")
 
 RECIPE = ("digits-1fc-w", "training.batch_size=100")
-OPTIONS = {"batches": 8, "epochs": 2, "device": "cpu", "engine": "reference"}
+OPTIONS = {"batches": 8, "epochs": 2}
 
 PROGRAM = f"""
 import sys
 from conftest import small_recipe
 from binep.studies.search import search
-found = search(small_recipe(*{RECIPE!r}), trials=7, storage=sys.argv[1], **{OPTIONS!r})
+from binep.studies.workbench import Workbench
+bench = Workbench.of(small_recipe(*{RECIPE!r}), device="cpu", engine="reference")
+found = search(bench, trials=7, storage=sys.argv[1], **{OPTIONS!r})
 print(len(found.trials))
 """
 
 
 def test_the_first_trial_has_the_rates_of_the_rule_and_others_are_near(tmp_path):
     recipe, told = small_recipe(*RECIPE), []
-    found = search(recipe, trials=3, storage=tmp_path / "study", watch=told.append, **OPTIONS)
-    rule = rates_by_pi(recipe, batches=8, device="cpu", engine="reference")
+    bench = Workbench.of(recipe, device="cpu", engine="reference")
+    found = search(bench, trials=3, storage=tmp_path / "study", watch=told.append, **OPTIONS)
+    rule = rates_by_pi(bench, batches=8)
     first, *others = found.trials
     assert first.gamma == pytest.approx(rule.gamma, rel=0.05)
     assert first.tau == pytest.approx(rule.tau, rel=0.05)
@@ -40,7 +44,7 @@ def test_the_first_trial_has_the_rates_of_the_rule_and_others_are_near(tmp_path)
     assert found.recipe.data.validation == recipe.data.validation == 0
     assert told[-1] == found.trials[-1]
     # Asked again, only what is missing is trained.
-    again = search(recipe, trials=4, storage=tmp_path / "study", **OPTIONS)
+    again = search(bench, trials=4, storage=tmp_path / "study", **OPTIONS)
     assert [trial.what for trial in again.trials[:3]] == [trial.what for trial in found.trials]
     assert len(again.trials) == 4
 
@@ -70,7 +74,8 @@ def test_two_processes_search_in_one_journal(tmp_path):
 
 
 def test_what_cannot_be_searched_is_told(tmp_path):
+    bench = Workbench.of(small_recipe(*RECIPE), device="cpu", engine="reference")
     with pytest.raises(BinepError, match="trials=0"):
-        search(small_recipe(*RECIPE), trials=0, storage=tmp_path / "study")
+        search(bench, trials=0, storage=tmp_path / "study")
     with pytest.raises(BinepError, match="--storage nonsense://"):
-        search(small_recipe(*RECIPE), trials=1, storage="nonsense://", **OPTIONS)
+        search(bench, trials=1, storage="nonsense://", **OPTIONS)

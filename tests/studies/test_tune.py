@@ -15,10 +15,22 @@ from binep.errors import BinepError
 from binep.report.figures import MINUS
 from binep.studies import tune
 from binep.studies.compare import held_out
-from binep.studies.tune import AIMS, BAND, CLOSE, Rates, Tuned, combinations, render, write_recipe
+from binep.studies.tune import (
+    AIMS,
+    BAND,
+    CLOSE,
+    Rates,
+    Tuned,
+    Tuner,
+    combinations,
+    render,
+    write_recipe,
+)
+from binep.studies.workbench import Workbench
 from binep.training import recipe as recipes
 from binep.training import runs
 
+CPU = torch.device("cpu")
 QUICK = ["network.dense=[128]", "learning.free_steps=15", "training.batch_size=32"]
 
 
@@ -29,9 +41,13 @@ def misplaced(gamma: float, tau: float) -> recipes.Recipe:
     return moved.put_into(recipe)
 
 
+def on_cpu(recipe: recipes.Recipe) -> Workbench:
+    return Workbench.of(recipe, device="cpu")
+
+
 @pytest.fixture(scope="module")
 def tuned() -> Tuned:
-    return tune.tune(misplaced(1, 30), epochs=2, device="cpu")
+    return tune.tune(on_cpu(misplaced(1, 30)), epochs=2)
 
 
 @pytest.mark.parametrize(("asked", "taken"), [(20, 20), (1000, 36)])
@@ -39,11 +55,10 @@ def test_a_probe_extrapolates_its_busier_half_to_an_epoch(asked: int, taken: int
     """Also one of a whole epoch, whose last mini-batch is smaller than others."""
     recipe = held_out(misplaced(1, 1))
     data = recipe.hold_out(load("digits"))
-    place = torch.device("cpu")
-    bench = tune._Bench(recipe, data, 3, place, "auto", lambda trial: None, print)
-    pi = bench.probe(Rates.of(recipe), asked, -2.5)
+    tuner = Tuner(Workbench(recipe, data, 3, CPU, "auto", print), asked)
+    pi = tuner.probe(Rates.of(recipe), -2.5)
 
-    trainer, flips = runs.build_trainer(recipe, data, 3, place), []
+    trainer, flips = runs.build_trainer(recipe, data, 3, CPU), []
 
     def keep_going() -> bool:
         trainer.collect()
@@ -59,7 +74,7 @@ def test_a_probe_extrapolates_its_busier_half_to_an_epoch(asked: int, taken: int
         busiest = max(flipped[n] for flipped in halves)
         assert pi[n] == metrics.pi(round(busiest * trainer.batches / half), size)
         assert pi[n] > metrics.pi(both[n], size)
-    (trial,) = bench.trials
+    (trial,) = tuner.trials
     assert trial.pi == pi and math.isnan(trial.validation_error)
 
 
@@ -67,9 +82,7 @@ def test_of_equally_good_rates_the_calmest_then_those_that_remember_longest_are_
     """On 287 images, errors of 5.0 and 5.2 % differ by chance, 5.0 and 9.0 % do not."""
     recipe = held_out(misplaced(1, 1))
     data = recipe.hold_out(load("digits"))
-    bench = tune._Bench(
-        recipe, data, 0, torch.device("cpu"), "auto", lambda trial: None, lambda text: None
-    )
+    tuner = Tuner(Workbench(recipe, data, 0, CPU, "auto", print))
     # (Validation error, pi) by tau; validation error by gamma.
     by_tau = {1.0: (5.0, -1.0), 2.0: (5.2, -3.0), 3.0: (9.0, -4.0)}
     by_gamma = {0.01: 5.0, 0.001: 5.2, 0.0001: 9.0, 0.1: 5.1}
@@ -82,17 +95,17 @@ def test_of_equally_good_rates_the_calmest_then_those_that_remember_longest_are_
         error = by_gamma[rates.gamma[0]]
         return tune.Trial("trained", rates.gamma, rates.tau, [-3.0], 0.0, error)
 
-    monkeypatch.setattr(bench, "_train_epoch", train_epoch)
-    monkeypatch.setattr(bench, "_trainer", lambda rates: None)
-    monkeypatch.setattr(bench, "_train", train)
-    calmest = bench.compare([Rates([0.01], [tau]) for tau in by_tau], epochs=1)
+    monkeypatch.setattr(tuner, "_train_epoch", train_epoch)
+    monkeypatch.setattr(tuner, "_trainer", lambda rates: None)
+    monkeypatch.setattr(tuner, "_train", train)
+    calmest = tuner.compare([Rates([0.01], [tau]) for tau in by_tau], epochs=1)
     assert calmest == Rates([0.01], [2.0])
-    assert bench.best_memory(calmest, epochs=1) == Rates([0.001], [0.2])
+    assert tuner.best_memory(calmest, epochs=1) == Rates([0.001], [0.2])
     # However little worse than where it began, it is not recommended; as good as that, it is.
     start, worse, as_good = (Rates([gamma], [1.0]) for gamma in (0.01, 0.1, 0.01))
-    assert bench.better(start, worse, epochs=1) == start
-    assert bench.better(worse, start, epochs=1) == start
-    assert bench.better(start, as_good, epochs=1) == as_good
+    assert tuner.better(start, worse, epochs=1) == start
+    assert tuner.better(worse, start, epochs=1) == start
+    assert tuner.better(start, as_good, epochs=1) == as_good
 
 
 def test_couplings_come_into_the_band_and_learn_again(tuned: Tuned):
@@ -112,7 +125,7 @@ def test_couplings_come_into_the_band_and_learn_again(tuned: Tuned):
 
 def test_the_start_does_not_matter(tuned: Tuned):
     """From the other side the same thresholds tau / gamma are found, but for a factor."""
-    other = tune.tune(misplaced(1 / 30, 1 / 900), epochs=1, device="cpu")
+    other = tune.tune(on_cpu(misplaced(1 / 30, 1 / 900)), epochs=1)
     found = [Rates.of(each.recipe) for each in (tuned, other)]
     first, second = ([t / g for g, t in zip(r.gamma, r.tau, strict=True)] for r in found)
     for one, two in zip(first, second, strict=True):
@@ -132,7 +145,7 @@ def test_no_test_image_is_looked_at(monkeypatch):
         return build(recipe, dataset, *rest)
 
     monkeypatch.setattr(tune.runs, "build_trainer", watched)
-    tune.tune(misplaced(1, 1), batches=6, epochs=1, device="cpu")
+    tune.tune(on_cpu(misplaced(1, 1)), batches=6, epochs=1)
     assert seen and all(len(data.test) == 287 for data in seen)
     assert all(torch.equal(d.test.images, whole.train.images[-287:]) for d in seen)
 
@@ -204,4 +217,5 @@ def test_a_tau_of_0_can_be_moved_too():
 )
 def test_mistakes_are_told(name: str, options: dict, message: str):
     with pytest.raises(BinepError, match=message):
-        tune.tune(recipes.load(name), **options)
+        bench = Workbench(recipes.load(name), load("digits"), 0, CPU, "auto", print)
+        tune.tune(bench, **options)

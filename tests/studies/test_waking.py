@@ -9,6 +9,7 @@ from binep import relax
 from binep.errors import BinepError
 from binep.studies.compare import held_out
 from binep.studies.waking import wake
+from binep.studies.workbench import Workbench
 from binep.training import recipe as recipes
 from binep.training import runs
 
@@ -27,7 +28,7 @@ def on_at_rest(recipe) -> list[float]:
 @pytest.mark.parametrize("overrides", [SMALL, BITS])
 def test_layers_are_as_active_as_asked(overrides: list[str]):
     recipe = recipes.load("digits-1fc-wa", overrides)
-    woken = wake(recipe, [0.3, 0.12], spread=[0.4, 0.3])
+    woken = wake(Workbench.of(recipe), [0.3, 0.12], spread=[0.4, 0.3])
     # Written as numbers of a recipe, with three digits, they still do it.
     for found, asked in zip(on_at_rest(woken.recipe), (0.3, 0.12), strict=True):
         assert abs(found - asked) < 0.03
@@ -39,14 +40,14 @@ def test_layers_are_as_active_as_asked(overrides: list[str]):
 
 def test_gains_stay_where_no_spread_is_asked_for():
     recipe = recipes.load("digits-1fc-wa", [*BITS, "network.gain=[2, 1]"])
-    woken = wake(recipe, [0.2])
+    woken = wake(Workbench.of(recipe), [0.2])
     assert woken.recipe.network.gain == [2.0, 1.0]
     assert woken.recipe.network.bias != recipe.network.bias
 
 
 def test_tau_lets_as_many_weights_flip_as_the_quantile_leaves():
     recipe = recipes.load("digits-1fc-wa", BITS)
-    woken = wake(recipe, [0.2, 0.12], spread=[0.4, 0.3], batches=5, quantile=0.9)
+    woken = wake(Workbench.of(recipe), [0.2, 0.12], spread=[0.4, 0.3], batches=5, quantile=0.9)
     kept = held_out(woken.recipe)
     dataset = kept.hold_out(kept.load_data(offline=True))
     trainer = runs.build_trainer(kept, dataset, 0, torch.device("cpu"))
@@ -70,4 +71,4 @@ def test_tau_lets_as_many_weights_flip_as_the_quantile_leaves():
 )
 def test_what_cannot_be_woken_is_told(name: str, options: dict, message: str):
     with pytest.raises(BinepError, match=message):
-        wake(recipes.load(name), **options)
+        wake(Workbench.of(recipes.load(name)), **options)

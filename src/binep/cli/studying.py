@@ -347,6 +347,7 @@ def tune(
     from binep.files import check_file
     from binep.studies import tune as tuning
     from binep.studies import waking
+    from binep.studies.workbench import Workbench
     from binep.training import recipe as recipes
 
     if to is not None:
@@ -356,39 +357,38 @@ def tune(
     if spread is not None and activity is None:
         raise BinepError("--spread without --activity: allowed is both, for a start that is alive")
     chosen = recipes.load(recipe, with_data(overrides, own_data))
-    common: dict[str, Any] = {
-        "seed": seed,
-        "device": device,
-        "engine": engine,
-        "data_dir": data_dir,
-        "offline": offline,
-    }
+    bench = Workbench.of(
+        chosen,
+        seed=seed,
+        device=device,
+        engine=engine,
+        data_dir=data_dir,
+        offline=offline,
+        say=say,
+    )
     if activity is not None:
         woken = waking.wake(
-            chosen,
+            bench,
             _numbers("--activity", activity),
             spread=None if spread is None else _numbers("--spread", spread),
             batches=waking.BATCHES if batches is None else batches,
             quantile=quantile,
-            **common,
         )
         tell(waking.render(woken))
         _write_found(woken.recipe, to)
         return
-    options = {
-        **common,
+    options: dict[str, Any] = {
         "batches": PROBE if batches is None else batches,
         "epochs": epochs,
         "watch": lambda trial: say(tuning.line(trial)),
-        "say": say,
     }
     if trials is None:
-        found = tuning.tune(chosen, **options)
+        found = tuning.tune(bench, **options)
     else:
         from binep.studies.search import search
 
         kept = storage or Path("runs/search") / f"{chosen.name}.journal"
-        found = search(chosen, trials=trials, storage=kept, **options)
+        found = search(bench, trials=trials, storage=kept, **options)
     tell(tuning.render(found))
     _write_found(found.recipe, to)
 

@@ -16,14 +16,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from binep.data import Folder
-from binep.engines.select import select_device
 from binep.errors import BinepError
 from binep.files import make_folder
-from binep.studies import tune as tuning
 from binep.studies.compare import held_out
 from binep.studies.evidence import recipe_hash
-from binep.studies.tune import Rates, Trial, Tuned
+from binep.studies.tune import Rates, Trial, Tuned, rates_by_pi, written
+from binep.studies.workbench import Workbench
 from binep.training import runs
 from binep.training.recipe import Recipe
 
@@ -35,19 +33,13 @@ PATIENCE = 120.0  # seconds until whoever has begun a study has said where it st
 
 
 def search(
-    recipe: Recipe,
+    bench: Workbench,
     *,
     trials: int,
     storage: str | Path,
     batches: int = 300,
     epochs: int = 3,
-    seed: int = 0,
-    device: str = "auto",
-    engine: str = "auto",
-    data_dir: Folder | None = None,
-    offline: bool = False,
     watch: Callable[[Trial], None] = lambda trial: None,
-    say: Callable[[str], None] = lambda text: None,
 ) -> Tuned:
     """Go on with the study of a recipe, or begin it, until it has so many trials.
 
@@ -55,24 +47,19 @@ def search(
         trials: in all, those of other processes and of earlier calls included.
         storage: a file, or the URL of a database.
         batches: of a probe of the rule. epochs: that a trial is trained for at most.
+        watch: is told of each trial when it is over.
     """
     if trials < 1 or epochs < 1:
         raise BinepError(f"trials={trials}, epochs={epochs}: allowed is at least 1 of each")
     optuna = _optuna()
-    kept, place = held_out(recipe), select_device(device)
-    dataset = kept.hold_out(recipe.load_data(data_dir=data_dir, offline=offline).to(place))
-
-    def by_rule() -> Rates:
-        return tuning.rates_by_pi(
-            recipe, batches=batches, seed=seed, device=device, engine=engine,
-            data_dir=data_dir, offline=offline, watch=watch, say=say,
-        )  # fmt: skip
-
-    study, start = _open(optuna, _name(kept, epochs, seed), storage, seed, by_rule)
+    name = _name(held_out(bench.recipe), epochs, bench.seed)
+    study, start = _open(
+        optuna, name, storage, bench.seed, lambda: rates_by_pi(bench, batches=batches, watch=watch)
+    )
 
     def train(trial: Any) -> float:
         rates = _suggested(trial, start)
-        trainer = runs.build_trainer(rates.put_into(kept), dataset, seed, place, engine, say)
+        trainer = bench.trainer(rates.put_into(bench.recipe))
         error = 100.0
         with runs.fitting_threads(trainer):
             for epoch in range(1, epochs + 1):
@@ -94,7 +81,7 @@ def search(
             study.optimize(train, n_trials=1, callbacks=[tell])
         found = [_as_trial(trial, start, epochs) for trial in _done(optuna, study)]
         best = _suggested(optuna.trial.FixedTrial(study.best_params), start)
-    return Tuned(tuning.written(recipe, best), found)
+    return Tuned(written(bench.recipe, best), found)
 
 
 # --- the study ----------------------------------------------------------------------------------

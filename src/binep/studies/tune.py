@@ -22,13 +22,12 @@ import torch
 
 from binep.core import metrics
 from binep.core.metrics import Tally
-from binep.data import Dataset, Folder
-from binep.engines.select import select_device
 from binep.errors import BinepError
 from binep.files import make_folder, write_whole
 from binep.report import figures
 from binep.report.figures import MINUS
 from binep.studies.compare import held_out
+from binep.studies.workbench import Workbench
 from binep.training import recipe as recipes
 from binep.training import runs
 from binep.training.recipe import PaperKeys, Recipe
@@ -74,17 +73,11 @@ class Tuned:
 
 
 def tune(
-    recipe: Recipe,
+    bench: Workbench,
     *,
     batches: int = 300,
     epochs: int = 3,
-    seed: int = 0,
-    device: str = "auto",
-    engine: str = "auto",
-    data_dir: Folder | None = None,
-    offline: bool = False,
     watch: Callable[[Trial], None] = lambda trial: None,
-    say: Callable[[str], None] = lambda text: None,
 ) -> Tuned:
     """Find gamma and tau of every coupling, from those of a recipe on, however wrong they are.
 
@@ -93,53 +86,22 @@ def tune(
         epochs: how long candidates are trained to be compared.
         watch: is told of each trial when it is over.
     """
-    bench = _bench(recipe, batches, epochs, seed, device, engine, data_dir, offline, watch, say)
-    start, candidates = Rates.of(recipe), combinations(bench.search_all(batches))
-    best = bench.best_memory(bench.compare([start, *candidates], epochs), epochs)
+    if epochs < 1:
+        raise BinepError(f"epochs={epochs}: allowed is at least 1")
+    tuner, start = Tuner(bench, batches, watch), Rates.of(bench.recipe)
+    candidates = combinations(tuner.search_all())
+    best = tuner.best_memory(tuner.compare([start, *candidates], epochs), epochs)
     # What looked good for fewer epochs, or was good but for chance, must not be worse in the end.
-    best = bench.better(start, best, epochs)
-    return Tuned(written(recipe, best), bench.trials, start=best == start)
+    best = tuner.better(start, best, epochs)
+    return Tuned(written(bench.recipe, best), tuner.trials, start=best == start)
 
 
 def rates_by_pi(
-    recipe: Recipe,
-    *,
-    batches: int = 300,
-    seed: int = 0,
-    device: str = "auto",
-    engine: str = "auto",
-    data_dir: Folder | None = None,
-    offline: bool = False,
-    watch: Callable[[Trial], None] = lambda trial: None,
-    say: Callable[[str], None] = lambda text: None,
+    bench: Workbench, *, batches: int = 300, watch: Callable[[Trial], None] = lambda trial: None
 ) -> "Rates":
     """Rates with which pi of each coupling is in its band; the recipe's own if none are found."""
-    bench = _bench(recipe, batches, 1, seed, device, engine, data_dir, offline, watch, say)
-    return bench.search(AIMS[0], batches, Rates.of(recipe)) or Rates.of(recipe)
-
-
-def _bench(
-    recipe: Recipe,
-    batches: int,
-    epochs: int,
-    seed: int,
-    device: str,
-    engine: str,
-    data_dir: Folder | None,
-    offline: bool,
-    watch: Callable[[Trial], None],
-    say: Callable[[str], None],
-) -> "_Bench":
-    with torch.device("meta"):
-        couplings = recipe.build_network().couplings
-    if not all(coupling.binary for coupling in couplings):
-        raise BinepError(f"recipe {recipe.name} has real weights: only binary ones have a pi")
-    if batches < 2 or epochs < 1:
-        raise BinepError(f"batches={batches}, epochs={epochs}: allowed are at least 2 and 1")
-    place = select_device(device)
-    dataset = recipe.load_data(data_dir=data_dir, offline=offline).to(place)
-    kept = held_out(recipe)
-    return _Bench(kept, kept.hold_out(dataset), seed, place, engine, watch, say)
+    start = Rates.of(bench.recipe)
+    return Tuner(bench, batches, watch).search(AIMS[0], start) or start
 
 
 @dataclass(frozen=True)
@@ -178,47 +140,54 @@ def _short(value: float) -> float:
     return float(f"{value:.1e}")
 
 
-class _Bench:
-    """Where candidates are tried, all on the same mini-batches from the same start."""
+class Tuner:
+    """Tries rates, all on the same mini-batches from the same start.
+
+    Args:
+        batches: mini-batches of a probe, at most an epoch.
+        watch: is told of each trial when it is over.
+    """
 
     def __init__(
         self,
-        recipe: Recipe,
-        dataset: Dataset,
-        seed: int,
-        device: torch.device,
-        engine: str,
-        watch: Callable[[Trial], None],
-        say: Callable[[str], None],
+        bench: Workbench,
+        batches: int = 300,
+        watch: Callable[[Trial], None] = lambda trial: None,
     ) -> None:
-        self.recipe, self.dataset, self.seed = recipe, dataset, seed
-        self.device, self.engine, self.watch, self.say = device, engine, watch, say
+        with torch.device("meta"):
+            couplings = bench.recipe.build_network().couplings
+        if not all(coupling.binary for coupling in couplings):
+            name = bench.recipe.name
+            raise BinepError(f"recipe {name} has real weights: only binary ones have a pi")
+        if batches < 2:
+            raise BinepError(f"batches={batches}: allowed are at least 2")
+        self.bench, self.batches, self.watch = bench, batches, watch
         self.trials: list[Trial] = []
 
-    def search_all(self, batches: int) -> dict[float, Rates]:
+    def search_all(self) -> dict[float, Rates]:
         """Rates for each aim that can be reached, each search beginning where another ended."""
-        found = {AIMS[0]: self.search(AIMS[0], batches, Rates.of(self.recipe))}
+        found = {AIMS[0]: self.search(AIMS[0], Rates.of(self.bench.recipe))}
         for aim in AIMS[1:]:
             near = min(found, key=lambda known: abs(known - aim))
             start = found[near]
             if start is not None:
                 factor = math.exp(near - aim)
                 start = start.moved(dict.fromkeys(range(len(start.tau)), factor))
-                found[aim] = self.search(aim, batches, start)
+                found[aim] = self.search(aim, start)
         reached = {aim: rates for aim, rates in found.items() if rates is not None}
         if not reached:
             raise BinepError(
-                f"recipe {self.recipe.name}: no tau takes pi of every coupling into {BAND[0]:g} to "
-                f"{BAND[1]:g} within {PROBES} probes"
+                f"recipe {self.bench.recipe.name}: no tau takes pi of every coupling into "
+                f"{BAND[0]:g} to {BAND[1]:g} within {PROBES} probes"
             )
         return reached
 
-    def search(self, aim: float, batches: int, start: Rates) -> Rates | None:
+    def search(self, aim: float, start: Rates) -> Rates | None:
         """Move each tau until its coupling's pi is close to `aim`: the nearest, if in the band."""
         rates, seen = start, list[tuple[float, Rates, list[float]]]()
         brackets = [_Bracket() for _ in start.tau]
         for _ in range(PROBES):
-            pi = self.probe(rates, batches, aim)
+            pi = self.probe(rates, aim)
             seen.append((max(abs(p - aim) for p in pi), rates, pi))
             factors = {
                 n: bracket.factor(rates.tau[n], pi[n], aim) for n, bracket in enumerate(brackets)
@@ -229,7 +198,7 @@ class _Bench:
         _, nearest, pi = min(seen, key=lambda each: each[0])
         return nearest if all(BAND[0] <= p <= BAND[1] for p in pi) else None
 
-    def probe(self, rates: Rates, batches: int, aim: float) -> list[float]:
+    def probe(self, rates: Rates, aim: float) -> list[float]:
         """pi of each coupling, from a few hundred mini-batches.
 
         The flips of each half are extrapolated to an epoch, in proportion to its mini-batches, and
@@ -238,7 +207,7 @@ class _Bench:
         that the network goes dead, and then there is nothing left to flip for.
         """
         trainer = self._trainer(rates)
-        batches = min(batches, trainer.batches)
+        batches = min(self.batches, trainer.batches)
         parts: list[Tally] = []
 
         def keep_going() -> bool:
@@ -293,7 +262,7 @@ class _Bench:
         are counted on the same.
         """
         lowest = min(trial.validation_error for trial in trials)
-        chance = math.sqrt(lowest * (100 - lowest) / len(self.dataset.test)) / 2
+        chance = math.sqrt(lowest * (100 - lowest) / len(self.bench.dataset.test)) / 2
         return [trial for trial in trials if trial.validation_error <= lowest + chance]
 
     def _train(self, rates: Rates, epochs: int) -> Trial:
@@ -315,10 +284,7 @@ class _Bench:
         return self._tell(Trial(_training(epoch), rates.gamma, rates.tau, line["pi"], *errors))
 
     def _trainer(self, rates: Rates) -> Trainer:
-        recipe = rates.put_into(self.recipe)
-        return runs.build_trainer(
-            recipe, self.dataset, self.seed, self.device, self.engine, self.say
-        )
+        return self.bench.trainer(rates.put_into(self.bench.recipe))
 
     def _tell(self, trial: Trial) -> Trial:
         self.trials.append(trial)

@@ -21,11 +21,9 @@ from torch import Tensor
 from binep.core.gradients import EquilibriumPropagation
 from binep.core.network import Clamped, Network
 from binep.core.relaxation import relax
-from binep.data import Dataset, Folder
-from binep.engines.select import select_device
 from binep.errors import BinepError
 from binep.report.figures import text_table
-from binep.studies.compare import held_out
+from binep.studies.workbench import Workbench
 from binep.training import runs
 from binep.training.recipe import PaperKeys, Recipe, nth
 
@@ -52,17 +50,12 @@ class Woken:
 
 
 def wake(
-    recipe: Recipe,
+    bench: Workbench,
     activity: Sequence[float],
     *,
     spread: Sequence[float] | None = None,
     batches: int = BATCHES,
     quantile: float = QUANTILE,
-    seed: int = 0,
-    device: str = "auto",
-    engine: str = "auto",
-    data_dir: Folder | None = None,
-    offline: bool = False,
 ) -> Woken:
     """A recipe with the gains, biases and taus that make its layers as active as asked.
 
@@ -71,6 +64,7 @@ def wake(
         spread: likewise; by default the recipe's gains stay.
         batches: mini-batches without flips. quantile: of |m| after them.
     """
+    recipe = bench.recipe
     layers = _binary_layers(recipe)
     shares = _one_each("activity", activity, layers, 1.0)
     spreads = [None] * layers if spread is None else _one_each("spread", spread, layers, math.inf)
@@ -78,11 +72,7 @@ def wake(
         raise BinepError(
             f"batches={batches}, quantile={quantile}: allowed are at least 1, and between 0 and 1"
         )
-    place = select_device(device)
-    dataset = recipe.load_data(data_dir=data_dir, offline=offline).to(place)
-    dataset = held_out(recipe).hold_out(dataset)
-    trainer = runs.build_trainer(held_out(recipe), dataset, seed, place, engine)
-    network, x = trainer.network, dataset.train.images[:IMAGES]
+    network, x = bench.trainer().network, bench.dataset.train.images[:IMAGES]
     network.free_steps = 2 * recipe.learning.free_steps
     fresh = [coupling.scale.detach().mean().item() for coupling in network.couplings]
     before = _measured(network, x)[0]
@@ -92,7 +82,7 @@ def wake(
             _wake_layer(network, x, n, shares[n], spreads[n], 1.0 if done < 3 else 0.5)
     after, found = _measured(network, x)
     grown = [c.scale.detach().mean().item() for c in network.couplings]
-    old, bias = recipe.network.gain, [_shift(recipe, network, n, seed) for n in range(layers)]
+    old, bias = recipe.network.gain, [_shift(recipe, network, n, bench.seed) for n in range(layers)]
     woken = replace(
         recipe,
         name=f"{recipe.name}-awake",
@@ -107,9 +97,7 @@ def wake(
         ),
         paper=PaperKeys(),
     )
-    return Woken(
-        _with_taus(woken, dataset, batches, quantile, seed, place, engine), before, after, found
-    )
+    return Woken(_with_taus(bench, woken, batches, quantile), before, after, found)
 
 
 def _binary_layers(recipe: Recipe) -> int:
@@ -183,21 +171,13 @@ def _shift(recipe: Recipe, network: Network, n: int, seed: int) -> float:
     return _short(nth(recipe.network.bias, n) + moved)
 
 
-def _with_taus(
-    recipe: Recipe,
-    dataset: Dataset,
-    batches: int,
-    quantile: float,
-    seed: int,
-    place: torch.device,
-    engine: str,
-) -> Recipe:
+def _with_taus(bench: Workbench, recipe: Recipe, batches: int, quantile: float) -> Recipe:
     """The recipe with the quantile of each coupling's |m| after some mini-batches as its tau."""
     gamma = recipe.optimizer.gamma
     assert isinstance(gamma, list)
     # No sum of so few gradients reaches it.
-    still = replace(held_out(recipe), optimizer=replace(recipe.optimizer, tau=[1e6] * len(gamma)))
-    trainer = runs.build_trainer(still, dataset, seed, place, engine)
+    still = replace(recipe.optimizer, tau=[1e6] * len(gamma))
+    trainer = bench.trainer(replace(recipe, optimizer=still))
 
     def keep_going() -> bool:
         return trainer.progress.position < batches * trainer.batch_size
