@@ -140,6 +140,7 @@ def test_a_phase_by_hand_ends_where_learning_ends():
 
 
 @needs_wasmtime
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("ziglang") is None, reason="needs ziglang (extra dev)")
 def test_the_engine_that_ships_is_that_of_the_sources(tmp_path: Path):
     """Compiled again, the same bytes or, by another compiler, the same behaviour."""

@@ -140,7 +140,12 @@ def convolved(relaxer: ConvDelta, ways: Sequence[Convolutions], read: torch.Tens
 
 
 @pytest.mark.parametrize(
-    ("seed", "updates"), [(3, "simultaneous"), (4, "simultaneous"), (4, "alternating")]
+    ("seed", "updates"),
+    [
+        pytest.param(3, "simultaneous", marks=pytest.mark.slow),
+        (4, "simultaneous"),
+        (4, "alternating"),
+    ],
 )
 def test_differences_in_float8_come_to_a_rest_of_the_reference(
     seed: int, updates: str, monkeypatch: pytest.MonkeyPatch

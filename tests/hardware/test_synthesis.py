@@ -79,6 +79,7 @@ def test_without_yosys_one_line_says_what_to_install(monkeypatch: pytest.MonkeyP
 
 
 @YOSYS
+@pytest.mark.slow
 def test_the_command_prints_what_it_found(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(synthesis, "TARGETS", {"synth_ice40": synthesis.TARGETS["synth_ice40"]})
     words = ["hardware", "digits-1fc-wa", "--synthesize", "--parallel", "2", "--images", "1"]
