@@ -24,6 +24,7 @@ CASES = [
     *("dense", "dense energy", "conv", "conv energy", "real", "cross-entropy"),
     # Three layers and four: the top one moves first, or last.
     *("dense alternating", "conv alternating"),
+    *("dense feedback", "dense energy feedback", "conv energy feedback", "cross-entropy feedback"),
 ]
 
 
@@ -34,8 +35,9 @@ def interior_network(case: str, seed: int = 0) -> tuple[Network, Tensor, Tensor]
     sigmoid, no clamp and (conv) no change of switches comes into play.
     """
     torch.manual_seed(seed)
+    words = case.split()
     binary = case != "real"
-    if case.startswith("conv"):
+    if "conv" in words:
         shape = (2, 8, 8)
         chain: list[Coupling] = [
             ConvPool(2, 3, kernel=3, padding=1, pool=2, learn_scale=True),
@@ -47,10 +49,15 @@ def interior_network(case: str, seed: int = 0) -> tuple[Network, Tensor, Tensor]
         shape = (6,)
         sizes = [(6, 5), (5, 4), (4, 3)]
         chain = [Dense(a, b, binary=binary, learn_scale=binary) for a, b in sizes]
-    dynamics = "energy" if case.endswith("energy") else "prototypical"
-    updates = "alternating" if case.endswith("alternating") else "simultaneous"
-    cost = "cross_entropy" if case == "cross-entropy" else "mse"
-    net = Network(shape, chain, dynamics=dynamics, classes=3, cost=cost, updates=updates).double()
+    net = Network(
+        shape,
+        chain,
+        dynamics="energy" if "energy" in words else "prototypical",
+        classes=3,
+        cost="cross_entropy" if "cross-entropy" in words else "mse",
+        updates="alternating" if "alternating" in words else "simultaneous",
+        feedback=[1, 0.3, 0.6, 1.5][: len(chain)] if "feedback" in words else 1,
+    ).double()
     for coupling in chain:
         coupling.synapses.get_parameter("scale" if binary else "weight").data.mul_(0.5)
         assert coupling.bias is not None
@@ -282,7 +289,7 @@ def test_each_phase_is_correlated_through_its_own_switches():
     torch.testing.assert_close(chain[1].signs.grad, -contrast / 8)
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case != "cross-entropy"])
+@pytest.mark.parametrize("case", [case for case in CASES if "cross" not in case])
 @pytest.mark.parametrize("sign", ["positive", "centered"])
 def test_a_margin_is_a_bias_against_the_right_class(case: str, sign: str):
     net, x, _ = interior_network(case)

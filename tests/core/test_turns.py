@@ -116,7 +116,9 @@ def networks_of_bits(draw) -> tuple[Network, Tensor]:
         here = (size,)
     chain.append(Dense(torch.Size(here).numel(), 4))
     threshold = draw(st.sampled_from([0.5, 0.25, 1.0]))
-    net = Network(shape, chain, Heaviside(threshold), "hopfield", per_class=2, classes=2).double()
+    feedback = [draw(st.sampled_from([1, 0.5, 0.125, 2])) for _ in chain]
+    bits, outputs = (Heaviside(threshold), "hopfield"), {"per_class": 2, "classes": 2}
+    net = Network(shape, chain, *bits, **outputs, feedback=feedback).double()
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
     for coupling in chain:
         signs = torch.randint(2, coupling.signs.shape, generator=generator)
@@ -125,9 +127,9 @@ def networks_of_bits(draw) -> tuple[Network, Tensor]:
         coupling.scale.data.copy_(scale / 8)
         bias = torch.randint(-8, 9, coupling.bias.shape, generator=generator)
         coupling.bias.data.copy_(bias / 8)
-    bits = torch.randint(2, (3, *shape), generator=generator).bool()
+    images = torch.randint(2, (3, *shape), generator=generator).bool()
     pixels = torch.randint(256, (3, *shape), generator=generator).to(torch.uint8)
-    return net, bits if draw(st.booleans()) else pixels
+    return net, images if draw(st.booleans()) else pixels
 
 
 @settings(max_examples=60, deadline=None)

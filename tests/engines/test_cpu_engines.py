@@ -41,6 +41,17 @@ def test_many_mini_batches_keep_their_bits(convs: tuple, kind: Case):
     assert assert_bits_agree(case, "packed") > 100
 
 
+@pytest.mark.parametrize("kind", [BITS, ALONE], ids=["energy", "hopfield"])
+@pytest.mark.parametrize("convs", [(), CONVS], ids=["dense", "conv"])
+def test_feedback_differs_from_coupling_to_coupling(convs: tuple, kind: Case):
+    shape, dense, feedback = (30,), (130, 65), [1.0, 0.25, 2.0]
+    if convs:
+        shape, dense, feedback = (1, 8, 9), (64,), [1.0, 0.25, 0.5, 2.0]
+    case = replace(kind, input_shape=shape, convs=convs, dense=dense, learn_scale=True)
+    case = replace(case, options={**kind.options, "feedback": feedback}, sizes=(8,) * 10)
+    assert assert_bits_agree(replace(case, rates={"lr_scale": 1e-5}), "packed") > 20
+
+
 def test_momentum_folds_and_thresholds_fall():
     """Decays that shrink below 1/2 soon, thresholds that untouched momenta then exceed."""
     taus = [3e-2, 3e-2, 6e-2, 6e-2, 1e-2, 1e-2, 1e-3, 0.0, 1e-2, 0.0]

@@ -71,6 +71,7 @@ REAL_SIZES = {"sizes": [(1, 2), (3, 3, 2), (9, 4), (17,)]}
 FEW = {"sizes": [(2, 1)]}
 # A GPU sums real numbers in an order of its own.
 EXACT_INPUT = {"kind": ["pixels", "bits"]}
+FEEDBACK: dict[str, list[Any]] = {"options.feedback": [None, None, 0.5, 0.125, 2.0]}
 CPU_ONLY: dict[str, list[Any]] = {
     "options.dt": [0.5, 0.5, 0.3, 1.0],
     "learning.tolerance": [None, None, None, 0.0, 0.05],
@@ -132,7 +133,7 @@ def assert_bits_agree(case: Case, engine: str) -> int:
 
 
 @pytest.mark.parametrize(
-    "case", named(cases(70, {**BITS, **SETTLES, **CPU_ONLY, **SIZES}, SHAPES, **WIDE))
+    "case", named(cases(70, {**BITS, **SETTLES, **CPU_ONLY, **FEEDBACK, **SIZES}, SHAPES, **WIDE))
 )
 def test_packed_has_the_bits_of_the_reference(case: Case):
     pytest.importorskip("numba")
@@ -142,7 +143,12 @@ def test_packed_has_the_bits_of_the_reference(case: Case):
 @pytest.mark.parametrize(
     "case",
     named(
-        cases(40, {**ALONE, **SETTLES, **SIZES, "learning.tolerance": [None, 0.05]}, SHAPES, **WIDE)
+        cases(
+            40,
+            {**ALONE, **SETTLES, **FEEDBACK, **SIZES, "learning.tolerance": [None, 0.05]},
+            SHAPES,
+            **WIDE,
+        )
     ),
 )
 def test_packed_has_the_bits_of_the_reference_without_an_inner_state(case: Case):

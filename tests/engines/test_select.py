@@ -92,6 +92,22 @@ def test_an_engine_asked_for_by_name_is_never_replaced():
         select_engine("warp", *parts(bits=True))
 
 
+def test_feedback_runs_where_it_is_exact():
+    def parts(feedback: list[float], dynamics: str, neuron: HardSigmoid | Heaviside):
+        chain = [Dense(6, 8), Dense(8, 3)]
+        net = Network((6,), chain, neuron, dynamics, classes=3, feedback=feedback)
+        return net, EP, assign_optimizers(net, gamma=1e-2, tau=1e-3, lr_bias=1e-2)
+
+    bits = "hopfield", Heaviside()
+    assert select_engine("auto", *parts([1, 0.25], *bits)).name == "packed"
+    # What the first coupling would send down nobody hears, but that of the second is heard.
+    assert select_engine("auto", *parts([0.5, 1], "prototypical", HardSigmoid())).name == "delta"
+    with pytest.raises(ValueError, match=r"powers of two as feedback, not \[1.0, 0.3\]"):
+        select_engine("packed", *parts([1, 0.3], *bits))
+    with pytest.raises(ValueError, match=r"does not run feedback=\[1.0, 0.5\]: allowed is 1"):
+        select_engine("delta", *parts([1, 0.5], "prototypical", HardSigmoid()))
+
+
 class Sparse(Dense):
     """Half of its synapses are not there."""
 

@@ -16,21 +16,23 @@ def energy(
 ) -> Tensor:
     """`E(a)` of each sample, (batch,), in float64.
 
-        E(a) = sum theta a - sum over couplings <a_above, pool(W a_below) + b>
+        E(a) = sum over couplings d <a_above, theta - pool(W a_below) - b>
 
-    with the neurons' thresholds theta, and under a nudge `beta / 2 |y - a_top|^2` besides. A layer
+    with the neurons' thresholds theta, and under a nudge `beta / 2 |y - a_top|^2` besides. The
+    factors d of the layers (`Network.energy_factors`) are 1 unless feedback is scaled. A layer
     that moves minimises it with the others held; through a max-pool it minimises an upper bound
     that touches it at the current switches, since `-max` is concave.
     """
     total = torch.zeros(len(clamped.x), dtype=torch.float64, device=clamped.x.device)
     below = clamped.x
-    for coupling, neuron, above in zip(network.relaxing, network.neurons, activity, strict=True):
+    parts = network.relaxing, network.neurons, network.energy_factors, activity
+    for coupling, neuron, d, above in zip(*parts, strict=True):
         sums, _ = coupling.sum_up(below)
         drive = coupling.per_output(gain_of(coupling.synapses, below).double()) * sums.double()
         if coupling.bias is not None:
             drive = drive + coupling.per_output(coupling.bias.double())
         threshold = getattr(neuron, "threshold", 0.5)
-        total += ((threshold - drive) * above.double()).flatten(1).sum(1)
+        total += d * ((threshold - drive) * above.double()).flatten(1).sum(1)
         below = above
     if clamped.handicap is not None:
         total -= (clamped.handicap.double() * activity[-1].double()).sum(1)

@@ -87,7 +87,8 @@ class Whole(Protocol):
 class EquilibriumPropagation:
     """Gradients from the difference of two equilibria, local to every synapse.
 
-    With `D(f) = f(nudged) - f(free)`, batch mean (eq:annexe-ep-learning-rule-proto):
+    With `D(f) = f(nudged) - f(free)`, batch mean (eq:annexe-ep-learning-rule-proto), and all of it
+    times `d` of the layer above, which is 1 unless feedback is scaled (`Network.energy_factors`):
 
         dL/dW     = -(1/beta) D(a_above a_below^T)      dense
                   = -(1/beta) D(correlation of unpool(a_above) with a_below)      conv
@@ -201,7 +202,7 @@ def fill_gradients(
     span: float,
     whole: Whole | None = None,
 ) -> None:
-    """Set every `.grad` to `-(1/span)` times the batch mean of `f(nudged) - f(base)`.
+    """Set every `.grad` to `-(d/span)` times the batch mean of `f(nudged) - f(base)`.
 
     The difference is taken first, added up over all parts of a mini-batch that is shared, and
     multiplied once: with bits it is an exact integer.
@@ -222,11 +223,11 @@ def fill_gradients(
         found = [(contrast, real[n] or real[n + 1]) for n, contrast in enumerate(contrasts)]
         add_up_all(whole, [*found, *((bias, real[n + 1]) for n, bias in biases.items())])
     batch = len(clamped.x) if whole is None else whole.batch
-    for n, coupling in enumerate(network.relaxing):
-        factor = -1 / (span * batch * levels(plus[n]))
+    for n, (coupling, d) in enumerate(zip(network.relaxing, network.energy_factors, strict=True)):
+        factor = -d / (span * batch * levels(plus[n]))
         coupling.synapses.set_gradient_from_contrast(contrasts[n], factor)
         if coupling.bias is not None:
-            coupling.bias.grad = -1 / (span * batch) * biases[n]
+            coupling.bias.grad = -d / (span * batch) * biases[n]
 
 
 def add_up_all(whole: Whole, found: Sequence[tuple[Tensor, bool]]) -> None:

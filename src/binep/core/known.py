@@ -22,7 +22,11 @@ Part = tuple[str, object, frozenset[type]]  # its place, itself, what it may be 
 
 @dataclass(frozen=True)
 class Known:
-    """The exact types of the parts of a network, and the orders in which its layers move."""
+    """The exact types of the parts of a network, and the orders in which its layers move.
+
+    Attributes:
+        feedback: whether what is sent down may be scaled, see `Network`.
+    """
 
     networks: frozenset[type] = frozenset({Network})
     couplings: frozenset[type] = frozenset({Dense, ConvPool})
@@ -30,12 +34,19 @@ class Known:
     neurons: frozenset[type] = frozenset({HardSigmoid, Heaviside})
     dynamics: frozenset[type] = frozenset({Prototypical, EnergyBased})
     updates: frozenset[str] = frozenset({"simultaneous"})
+    feedback: bool = False
 
     def strangers(self, network: Network) -> Iterator[str]:
         """What of a network is not known, each as it would follow "does not run ..."."""
         yield from strangers(self.parts(network))
+        yield from self.strange_values(network)
+
+    def strange_values(self, network: Network) -> Iterator[str]:
+        """Likewise, of what is no part with a type."""
         if network.updates not in self.updates:
             yield f"updates={network.updates!r}: allowed is {one_of(self.updates)}"
+        if not self.feedback and any(d != 1 for d in network.energy_factors):
+            yield f"feedback={network.feedback}: allowed is 1"
 
     def parts(self, network: Network) -> Iterator[Part]:
         yield "network", network, self.networks
@@ -68,7 +79,9 @@ _STORED = Known(
 
 def check_known(network: Network, task: str) -> None:
     """Refuse to export or count a network with a part that is not exactly one of binep's own."""
-    for stranger in _STORED.strangers(network):
+    for stranger in strangers(_STORED.parts(network)):
         raise BinepError(
             f"{task} does not know {stranger}, or a class that declares `computes_like` one of them"
         )
+    for stranger in _STORED.strange_values(network):
+        raise BinepError(f"{task} does not know {stranger}")

@@ -3,7 +3,8 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from operator import truediv
 from typing import Any, cast
 
 import torch
@@ -71,6 +72,8 @@ class Network(nn.Module):
         updates: "simultaneous": all layers move at once; or "alternating": a step is a sweep, in
             which the odd layers s1, s3, ... move, then the even ones, from what those have just
             become. Prototypical dynamics takes either, "hopfield" the latter.
+        feedback: f, what every layer hears from the layer above is multiplied by, above 0; one
+            number, or one per coupling (of the first, and of a softmax readout, it is not used).
 
     `net(x)` are the scores at rest, one number per class; to get there the network has
     `net.free_steps` steps, 100 until training says otherwise.
@@ -98,6 +101,7 @@ class Network(nn.Module):
         clamp_nudged: bool | None = None,
         nudged_sends: str = "state",
         updates: str | None = None,
+        feedback: float | Sequence[float] = 1.0,
     ) -> None:
         super().__init__()
         self.free_steps = FREE_STEPS
@@ -107,6 +111,7 @@ class Network(nn.Module):
         usual_neuron = Heaviside() if dynamics == "hopfield" else HardSigmoid()
         self.neuron = of_layers(usual_neuron if neuron is None else neuron, len(self.relaxing))
         self.updates = _updates(updates, dynamics)
+        self.feedback = _feedback(feedback, len(couplings))
         choose(nudged_sends, SENDS, "nudged_sends")
         self.per_class, self.classes = per_class, classes
         self.shapes = _chain_shapes(tuple(input_shape), couplings)
@@ -192,6 +197,16 @@ class Network(nn.Module):
         if isinstance(self.neuron, PerLayer):
             return list(self.neuron.layers)
         return [self.neuron] * len(self.relaxing)
+
+    @property
+    def energy_factors(self) -> list[float]:
+        """`d_n` of each layer that relaxes, s1 to the top: what its part of the energy counts.
+
+        With `d_N = 1` and `d_n = d_{n+1} / f_{n+1}` a layer that hears `f W^T a` from above still
+        descends one energy, see `binep.core.energy`.
+        """
+        downward = reversed(self.feedback[1 : len(self.relaxing)])
+        return [*accumulate(downward, truediv, initial=1.0)][::-1]
 
     # --- storing ----------------------------------------------------------------------------
 
@@ -297,7 +312,7 @@ class Network(nn.Module):
     def drives(
         self, clamped: Clamped, activity: Sequence[Tensor], layers: Sequence[int]
     ) -> list[Tensor]:
-        """`drive_n = up_n(a_{n-1}) + down_{n+1}(a_{n+1})` for each of these layers.
+        """`drive_n = up_n(a_{n-1}) + f_{n+1} down_{n+1}(a_{n+1})` for each of these layers.
 
         `down` uses the switches of `up_{n+1}(a_n)`, at the same activity. The top layer has no
         `down`, only a handicap, if there is one.
@@ -313,7 +328,7 @@ class Network(nn.Module):
             if n < top:
                 _, switches = ups.get(n + 1, (None, None))
                 down = chain[n + 1].down(activity[n + 1], switches, self.layer_shapes[n])
-                drive = drive + down
+                drive = drive + self.feedback[n + 1] * down
             elif clamped.handicap is not None:
                 drive = drive + clamped.handicap
             drives.append(drive)
@@ -440,6 +455,18 @@ def _updates(updates: str | None, dynamics: str) -> str:
     if updates != (only := ONLY.get(dynamics, updates)):
         raise BinepError(f"updates={updates!r} with dynamics={dynamics!r}: allowed is {only!r}")
     return updates
+
+
+def _feedback(values: float | Sequence[float], couplings: int) -> list[float]:
+    """What is sent down through each coupling is multiplied by, one number each."""
+    given = isinstance(values, Sequence)
+    found = [float(value) for value in values] if given else [float(values)] * couplings
+    if len(found) != couplings or not all(0 < value < math.inf for value in found):
+        raise BinepError(
+            f"feedback={values}: allowed is a finite number above 0, or one for each of the "
+            f"{couplings} couplings"
+        )
+    return found
 
 
 def _chain_shapes(input_shape: Shape, couplings: Sequence[Coupling]) -> list[Shape]:

@@ -268,6 +268,13 @@ class NetworkKeys:
         choices=UPDATES,
         before="simultaneous",
     )
+    feedback: PerCoupling = _key(
+        "What is sent down through a coupling is multiplied by: below 1 a layer hears less from "
+        "above than from below, and EP's gradients stay right. Not used of the first coupling.",
+        1.0,
+        example=[1, 0.5, 0.25],
+        above=0,
+    )
     dt: float = _key("Time step of the energy-based dynamics.", 0.5, example=0.25, above=0, high=1)
     initial_state: float | None = _key(
         "State of all neurons at the start of the free phase. By default the paper's: energy-based "
@@ -675,6 +682,7 @@ class Recipe:
             clamp_nudged=keys.clamp_nudged,
             nudged_sends=keys.nudged_sends or "state",
             updates=keys.updates,
+            feedback=keys.feedback,
         )
         wrong = self.imperfections
         return ImperfectNetwork(network, wrong, generator) if wrong.of_network else network
@@ -1024,7 +1032,7 @@ def _resolve(recipe: Recipe) -> Recipe:
     for name in recipe.loggers or ():
         choose(name, loggers, "logger")
     couplings = len(keys.chain)
-    for name in ("gain", "bias"):
+    for name in ("gain", "bias", "feedback"):
         _length(f"network.{name}", getattr(keys, name), couplings, "couplings")
     rates = {f.name: getattr(recipe.optimizer, f.name) for f in fields(OptimizerKeys)}
     for name in RATES:

@@ -1,5 +1,6 @@
 """Engines on the CPU, compiled by Numba: `packed` for bits, `delta` for real activations."""
 
+import math
 from collections.abc import Iterable
 
 import torch
@@ -16,7 +17,9 @@ from binep.engines.fixed_point import sums_fit
 EXACT_SUM = 2**24  # float32 holds the integers below it
 
 
-def _sums_of_bits(network: Network, learning: Learning) -> Iterable[str]:
+def _limits_of_bits(network: Network, learning: Learning) -> Iterable[str]:
+    if not all(math.frexp(d)[0] == 0.5 for d in network.energy_factors):
+        yield f"powers of two as feedback, not {network.feedback}"
     for n, coupling in enumerate(network.couplings):
         kernel = coupling.synapses.kernel
         fan_in = kernel[0].numel()
@@ -43,9 +46,10 @@ PACKED = Capabilities(
     neurons=frozenset({Heaviside}),
     dynamics=frozenset({EnergyBased, Hopfield}),
     updates=frozenset({"simultaneous", "alternating"}),
+    feedback=True,
     learning=frozenset({EquilibriumPropagation}),
     device="cpu",
-    limits=_sums_of_bits,
+    limits=_limits_of_bits,
 )
 DELTA = Capabilities(
     weights=frozenset({BinaryWeight}),

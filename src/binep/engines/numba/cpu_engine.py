@@ -139,12 +139,12 @@ class CpuEngine:
             if coupling.bias is not None
         }
         contrasts = self._add_up(part.whole, sides, ends.x, biases)
-        share = plan.span * part.batch
-        for n, coupling in enumerate(self.network.couplings):
-            factor = -1 / (share * (levels(ends.x) if n == 0 else 1))
+        share, factors = plan.span * part.batch, self.network.energy_factors
+        for n, (coupling, d) in enumerate(zip(self.network.couplings, factors, strict=True)):
+            factor = -d / (share * (levels(ends.x) if n == 0 else 1))
             flips.append(self._step_bop(n, sides, factor, contrasts.get(n)))
             if coupling.bias is not None:
-                coupling.bias.grad = -1 / share * biases[n]
+                coupling.bias.grad = -d / share * biases[n]
         for optimizer in (self.optimizers.sgd, self.optimizers.scale_sgd):
             if optimizer is not None:
                 optimizer.step()

@@ -163,7 +163,8 @@ def _sort_moves(wiring, synapses, sample, link):
             old, wanted = sample.placed[j], _wanted(sample, j)
             if old == wanted:
                 continue
-            row, scale = (j - begin) % cells * length, np.float64(synapses.gain[j])
+            row = (j - begin) % cells * length
+            scale = np.float64(synapses.gain[j]) * synapses.feedback[link]
             if old >= 0:
                 sample.tags[sample.filled[old]] = row
                 sample.amounts[sample.filled[old]] = -scale
@@ -177,7 +178,7 @@ def _sort_moves(wiring, synapses, sample, link):
 
 @inner
 def send_down_conv(wiring, synapses, sample, link, anew):
-    """`down = sum of scale * kernel` over active neurons above, each from where its switch points.
+    """`down = sum of scale * feedback * kernel` over active neurons above, from their switches on.
 
     Sums of float32 scales of like size are exact in float64, in any order. Returns whether any
     changed.

@@ -39,13 +39,15 @@ class Synapses(NamedTuple):
     Attributes:
         bits: [w > 0] of all couplings in both directions, packed; it begins with a row of zeros.
         gain: scale of the coupling from below, a neuron. bias: a neuron.
-        gain_down: scale of the dense coupling to the layer above, a neuron.
+        gain_down: scale of the dense coupling to the layer above times its feedback, a neuron.
+        feedback: what is sent down is multiplied by, a coupling.
     """
 
     bits: Array
     gain: Array
     bias: Array
     gain_down: Array
+    feedback: Array
 
 
 @inner

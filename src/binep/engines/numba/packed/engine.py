@@ -97,8 +97,11 @@ class PackedEngine(CpuEngine):
         self._contrasts: dict[int, Tensor] = {}
         # Only convolutions of a real input are left to torch's own threads.
         self.own_threads = all(isinstance(coupling, Dense) for coupling in network.couplings)
-        scales = (np.zeros(layout.cells, np.float32) for _ in range(3))
-        self._synapses = Synapses(np.zeros(layout.words, np.uint64), *scales)
+        gain, bias, gain_down = (np.zeros(layout.cells, np.float32) for _ in range(3))
+        # Powers of two, so that it does not matter where they are multiplied with.
+        feedback = np.array(network.feedback, np.float64)
+        bits = np.zeros(layout.words, np.uint64)
+        self._synapses = Synapses(bits, gain, bias, gain_down, feedback)
         still = layout.wiring, self._synapses
         self._net: Net | Chain = (
             Chain(*still, *_levels(network))
@@ -153,7 +156,8 @@ class PackedEngine(CpuEngine):
             synapses.gain[here] = layer.spread(np.broadcast_to(scale, (layer.channels,)))
             if n and not self._layout.wiring.conv[n]:
                 below = layers[n - 1]
-                gain = below.spread(np.full(below.channels, scale[0], np.float32))
+                sent = np.float32(scale[0] * synapses.feedback[n])
+                gain = below.spread(np.full(below.channels, sent, np.float32))
                 synapses.gain_down[below.start : below.start + below.cells] = gain
 
     def _run(self, clamped: Input, target: Tensor, plan: ContrastPlan) -> PackedEnds:
