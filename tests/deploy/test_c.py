@@ -116,7 +116,9 @@ def test_a_tabulated_popcount_and_single_readout(tmp_path: Path):
         ("two conv", {"gamma": 0.3}, 12),
         ("bits", {"sign": "positive", "beta": 0.6}, 16),
         ("bits", {"sign": "centered", "gamma": 0.5}, 12),
-        ("bits, conv", {"beta": 1.5}, 16),
+        ("bits, conv", {"beta": 1.5, "margin": 0.1}, 16),
+        ("dense", {"margin": 0.2, "nudge": "constant"}, 16),
+        ("bits", {"sign": "centered", "margin": 0.1}, 16),
     ],
 )
 def test_a_hundred_images_teach_c_what_they_teach_python(

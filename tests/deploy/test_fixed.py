@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from test_runtime import BINARY, REAL, build, images
 
 from binep import EquilibriumPropagation
@@ -20,11 +21,12 @@ def rule(
     beta: float = 2.0,
     sign: str = "random",
     nudge: str = "live",
+    margin: float = 0.0,
     gamma: float = 1e-2,
     tau: float | tuple[float, ...] = 1e-3,
 ) -> Rule:
     """A small one, with the same rates for all couplings."""
-    plan = EquilibriumPropagation(20, 4, beta, sign, nudge).plan()
+    plan = EquilibriumPropagation(20, 4, beta, sign, nudge, margin=margin).plan()
     taus = tau if isinstance(tau, tuple) else (tau,) * layers
     return Rule(plan, sign == "random", (gamma,) * layers, taus, (1e-3,) * layers, batch_size=16)
 
@@ -127,12 +129,54 @@ def test_widths_are_checked():
         FixedRule(rule(tau=(1e-4, 0.2, 1e-4)), 4)
     with pytest.raises(BinepError, match="momentum bits 1: allowed are 2 to 31"):
         FixedRule(rule(), 1)
+    with pytest.raises(BinepError, match=r"margin 1e\+07: .* does not fit into 64 bits"):
+        FixedLearner(fixed("dense"), FixedRule(rule(margin=1e7)))
 
 
 def test_narrow_momenta_take_the_highest_bits_of_pixels():
     wide, narrow = (FixedRule(rule(tau=(1e-2, 1e-3, 1e-3)), bits) for bits in (16, 8))
     assert wide.flip_above == [32 * 255, 3, 3] and wide.pixel_shift == 0
     assert narrow.pixel_shift == 7 and narrow.flip_above[0] == 63
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.1])
+@pytest.mark.parametrize(
+    ("case", "changes"),
+    [
+        ("dense", {"nudge": "constant", "sign": "centered"}),
+        ("conv", {"beta": -1.5}),
+        ("bits", {"beta": 0.6}),
+        ("bits, conv", {"beta": 1.5, "sign": "centered"}),
+    ],
+)
+def test_an_image_teaches_what_it_teaches_the_training_network(
+    case: str, changes: dict, margin: float
+):
+    """Momenta are the reference's gradients, in units that make them integers."""
+    recipe, network = build(*BINARY[case])
+    stored, x = store(network, recipe), images(recipe, 12)
+    once = rule(len(network.couplings), tau=9.0, margin=margin, **{"sign": "positive"} | changes)
+    plan = once.plan
+    reference = EquilibriumPropagation(
+        20,
+        4,
+        plan.phases[1].beta,
+        changes.get("sign", "positive"),
+        plan.phases[1].nudge,
+        margin=margin,
+    )
+    seen = list[int]()
+    for n, image in enumerate(x):
+        learner = FixedLearner(FixedNetwork(stored), FixedRule(once, 31))
+        learner.learn(image.numpy(), n % 10)
+        reference.backward(network, image[None], torch.tensor([n % 10]))
+        for k, (momentum, coupling) in enumerate(
+            zip(learner.momenta, network.couplings, strict=True)
+        ):
+            gradient = coupling.synapses.signs.grad * abs(plan.span) * (255 if k == 0 else 1)
+            assert np.array_equal(momentum, gradient.round().long().numpy()), (n, k)
+            seen.append(int(np.abs(momentum).sum()))
+    assert sum(map(bool, seen)) > len(seen) / 3
 
 
 def test_learning_flips_weights_and_finds_the_label():

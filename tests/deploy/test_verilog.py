@@ -269,6 +269,9 @@ def test_what_there_is_no_core_for_says_why(tmp_path: Path):
     rule = FixedRule(learning_rule(recipes.load("digits-1fc-wa", ["learning.beta=200"])))
     with pytest.raises(BinepError, match="beta 200 in Verilog: allowed is less than 128"):
         Core(store(network, recipe), learning=rule)
+    rule = FixedRule(learning_rule(recipes.load("digits-1fc-wa", ["learning.margin=0.1"])))
+    with pytest.raises(BinepError, match=r"learning in Verilog with learning.margin=0.1"):
+        Core(store(network, recipe), learning=rule)
 
 
 def test_the_readme_names_every_file_and_counts_every_memory(tmp_path: Path):

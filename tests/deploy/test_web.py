@@ -96,7 +96,8 @@ LEARNINGS = [
     ("dense", {"sign": "positive", "beta": -1.5, "gamma": 0.5}, 16),
     ("two conv", {"gamma": 0.3}, 12),
     ("bits, conv", {"gamma": 0.3, "sign": "centered"}, 31),
-    ("bits", {}, 31),
+    ("dense", {"margin": 0.2, "nudge": "constant"}, 31),
+    ("bits", {"margin": 0.1}, 31),
 ]
 
 
@@ -190,6 +191,9 @@ def test_what_a_page_cannot_run_is_told(tmp_path: Path):
     big = replace(stored, couplings=[dense(64, 70000), dense(70000, 30)])
     with pytest.raises(BinepError, match="70,030 neurons: allowed are at most 65,536"):
         web_page.network_file(FixedNetwork(big), FixedRule(rule(2)))
+    for force in ({"beta": -40000.0}, {"margin": 40000.0}):
+        with pytest.raises(BinepError, match="beta or margin of 40000 on a page"):
+            web_page.network_file(FixedNetwork(stored), FixedRule(rule(3, **force), 31))
 
 
 def dense(below: int, above: int) -> StoredCoupling:

@@ -51,6 +51,9 @@ class Reference:
         wanted = torch.from_numpy(target)
         return (beta * network.pull([torch.zeros_like(wanted)], wanted)).numpy()
 
+    def handicap(self, margin: float, target: Array) -> Array:
+        return ContrastPlan((), 1, 0, 1.0, margin).handicap(torch.from_numpy(target)).numpy()
+
     def flip(self, w: Array, m: Array, tau: float) -> Array:
         # With gamma = 1 the momentum after the first gradient is that gradient.
         weight = torch.nn.Parameter(torch.from_numpy(w.copy()))
@@ -100,6 +103,9 @@ class Numpy:
     def whole_nudge(self, beta: int, target: Array, s: Array) -> Array:
         return rules.whole_nudge(beta, target, s)
 
+    def whole_handicap(self, margin: int, target: Array) -> Array:
+        return rules.whole_handicap(margin, target, 1 << STATE_BITS)
+
     def whole_momentum(self, m: Array, gradient: Array, most: int) -> Array:
         return rules.whole_momentum(m, gradient, most)
 
@@ -126,6 +132,9 @@ void step(int32_t n, const int64_t *s, const int64_t *drive, const int64_t *pull
 }
 void nudge(int32_t n, int64_t beta, const int64_t *target, const int64_t *s, int64_t *out) {
     EACH out[k] = rule_nudge(beta, (int32_t)target[k], (int32_t)s[k]);
+}
+void handicap(int32_t n, int64_t margin, const int64_t *target, int64_t *out) {
+    EACH out[k] = rule_handicap(margin, (int32_t)target[k]);
 }
 void momentum(int32_t n, const int64_t *m, const int64_t *g, int64_t most, int64_t *out) {
     EACH out[k] = rule_momentum((int32_t)m[k], (int32_t)g[k], (int32_t)most);
@@ -173,6 +182,9 @@ class C:
 
     def whole_nudge(self, beta: int, target: Array, s: Array) -> Array:
         return _call(_integers().nudge, np.empty_like(s), len(s), beta, target, s)
+
+    def whole_handicap(self, margin: int, target: Array) -> Array:
+        return _call(_integers().handicap, np.empty_like(target), len(target), margin, target)
 
     def whole_momentum(self, m: Array, gradient: Array, most: int) -> Array:
         return _call(_integers().momentum, np.empty_like(m), len(m), m, gradient, most)
@@ -292,6 +304,9 @@ class Numba:
 
     def nudge_bit(self, beta: float, target: Array) -> Array:
         return _compiled_by_numba("nudge_bit")(target, np.float32(beta))
+
+    def handicap(self, margin: float, target: Array) -> Array:
+        return _compiled_by_numba("handicap")(target, np.float32(margin))
 
     def flip(self, w: Array, m: Array, tau: float) -> Array:
         return _compiled_by_numba("flip")(w, m, np.float32(tau))

@@ -99,6 +99,13 @@ def test_the_nudge_of_a_bit_alone(rules, beta: float):
     np.testing.assert_array_equal(rules.nudge_bit(beta, target), expected)
 
 
+@pytest.mark.parametrize("rules", who("handicap"))
+def test_what_a_margin_drives_outputs_by(rules):
+    target = around(0, 1, 0.5, 0.3)
+    expected = REFERENCE.handicap(0.1, target)
+    np.testing.assert_array_equal(rules.handicap(0.1, target), expected)
+
+
 @pytest.mark.parametrize("tau", [0.0, 0.25, 1e-7])
 @pytest.mark.parametrize("rules", who("flip"))
 def test_a_flip(rules, tau: float):
@@ -139,6 +146,14 @@ def test_a_nudge_in_integers_is_torchs_rounded_down(rules, beta: float):
     units = round(beta * 2**16)
     exact = REFERENCE.nudge(units / 2**16, target / ONE, s / ONE)
     np.testing.assert_array_equal(rules.whole_nudge(units, target, s), np.floor(exact * ONE))
+
+
+@pytest.mark.parametrize("rules", who("whole_handicap"))
+@pytest.mark.parametrize("margin", [0.1, 0.5, 3.0])
+def test_a_margin_in_integers_is_torchs_rounded_down(rules, margin: float):
+    target, units = np.array([0, ONE]), round(margin * 2**16)
+    exact = REFERENCE.handicap(units / 2**16, target / ONE)
+    np.testing.assert_array_equal(rules.whole_handicap(units, target), np.floor(exact * ONE))
 
 
 @pytest.mark.parametrize("rules", who("whole_flip"))

@@ -150,6 +150,7 @@ def _header(network: StoredNetwork, whole: FixedNetwork | None, learning: FixedR
         names |= {
             "MOMENTUM_BITS": bits,
             "BETA_BITS": BETA_BITS,
+            "MARGIN": _long(learning.margin),
             "PHASES": len(plan.phases),
             "PLUS": plan.plus,
             "MINUS": plan.minus,
@@ -355,6 +356,14 @@ def _about_phase(n: int, phase: PhasePlan) -> str:
     return f"- phase {n}: {phase.steps} steps from {begins}, {how}"
 
 
+def _about_margin(margin: float) -> Iterator[str]:
+    if margin:
+        yield (
+            f"- in all phases the drive of the right class's outputs is lowered by {margin:g}, "
+            "that of all others raised by it"
+        )
+
+
 def _about_learning(learning: FixedRule) -> str:
     plan = learning.rule.plan
     return "\n".join(
@@ -367,6 +376,7 @@ def _about_learning(learning: FixedRule) -> str:
             f"{learning.momentum_bits} bits.",
             "",
             *(_about_phase(n, phase) for n, phase in enumerate(plan.phases)),
+            *_about_margin(plan.margin),
             f"- phase {plan.plus} is contrasted with phase {plan.minus}"
             + (", all betas times a sign drawn for each image" * learning.rule.random_sign),
             "- momentum: one image's gradient is added; from pixels "

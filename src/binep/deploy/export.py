@@ -282,8 +282,6 @@ def learning_rule(recipe: Recipe, epochs_done: int = 0) -> Rule:
         raise BinepError(
             f"learning in integers by {keys.method!r}: allowed is learning.method='ep'"
         )
-    if plan.margin:
-        raise BinepError(f"learning in integers with learning.margin={plan.margin}: allowed is 0")
     if not {"gamma", "tau", "lr_bias"} <= rates.keys():
         raise BinepError("learning in integers needs optimizer.gamma, tau and lr_bias")
 

@@ -80,6 +80,11 @@ class FixedRule:
         return [round(phase.beta * 2**BETA_BITS) for phase in self.rule.plan.phases]
 
     @property
+    def margin(self) -> int:
+        """By how much the right class has to win, in units of 2^-BETA_BITS."""
+        return round(self.rule.plan.margin * 2**BETA_BITS)
+
+    @property
     def direction(self) -> int:
         """The sign of the span."""
         return 1 if self.rule.plan.span > 0 else -1
@@ -133,11 +138,12 @@ class FixedLearner:
     """
 
     def __init__(self, fixed: FixedNetwork, rule: FixedRule) -> None:
-        most = max(map(abs, rule.betas)) * fixed.one
-        if most > _LARGEST_NUDGE:
+        beta, most = max(map(abs, rule.betas)), _LARGEST_NUDGE // fixed.one
+        if beta + rule.margin > most:
             raise BinepError(
-                f"beta up to {max(map(abs, rule.betas)) / 2**BETA_BITS:g}: its nudge does not fit "
-                f"into 64 bits, allowed is at most {_LARGEST_NUDGE / fixed.one / 2**BETA_BITS:g}"
+                f"beta up to {beta / 2**BETA_BITS:g} and margin {rule.margin / 2**BETA_BITS:g}: "
+                "what they drive outputs by does not fit into 64 bits, allowed is a sum of at most "
+                f"{most / 2**BETA_BITS:g}"
             )
         self.fixed, self.rule = fixed, rule
         self.momenta = [np.zeros(c.weight_shape, np.int64) for c in fixed.network.couplings]
@@ -171,15 +177,20 @@ class FixedLearner:
         return 1 if x >> 16 & 1 else -1
 
     def _relax(self, batch: Batch, phase: PhasePlan, beta: int, label: int) -> Ending:
-        """Run a phase from the state of a batch, under a nudge unless beta is 0."""
-        classes = np.arange(batch.state[-1].shape[1]) // self.network.per_class
-        target = np.where(classes == label, self.fixed.one, 0)
+        """Run a phase from the state of a batch, under a nudge unless beta is 0.
+
+        The handicap adds to the nudge: in units of a state, where a drive has been rounded to
+        them, both orders of adding are one.
+        """
+        classes, one = np.arange(batch.state[-1].shape[1]) // self.network.per_class, self.fixed.one
+        target = np.where(classes == label, one, 0)
+        handicap = rules.whole_handicap(self.rule.margin, target, one)
         nudge = rules.whole_nudge(beta, target, self.fixed.pulled(batch.state[-1]))
         self.watch(batch.state, True)
         for _ in range(phase.steps):
             if not phase.constant:
                 nudge = rules.whole_nudge(beta, target, self.fixed.pulled(batch.state[-1]))
-            batch.step(nudge)
+            batch.step(nudge + handicap)
             self.watch(batch.state, False)
         switches = batch.settle_switches()
         return Ending(batch.state, [self.fixed.activity(s) for s in batch.state], switches)

@@ -2,7 +2,7 @@
 
 Each stands here once; `c/rules.h` has the same in C. In float32 every operation is rounded on its
 own. In integers a state is in units of `1 / one`, a power of two, a drive in 2^-PARAMETER_BITS, and
-beta in 2^-BETA_BITS; shifts round down.
+betas and margins in 2^-BETA_BITS; shifts round down.
 """
 
 import numpy as np
@@ -64,6 +64,11 @@ def whole_step(s: Array, drive: Array, nudge: Array | int, one: int) -> Array:
 def whole_nudge(beta: int, target: Array, s: Array | int) -> Array:
     """`beta (target - s)`"""
     return (beta * (target - s)) >> BETA_BITS
+
+
+def whole_handicap(margin: int, target: Array, one: int) -> Array:
+    """What drives an output against its target, `margin (1 - 2 target)`; margin as beta."""
+    return (margin * (one - 2 * target)) >> BETA_BITS
 
 
 def whole_momentum(momentum: Array, gradient: Array, most: int) -> Array:

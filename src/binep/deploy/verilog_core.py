@@ -153,6 +153,8 @@ def _check_rule(learning: FixedRule) -> None:
             raise BinepError(
                 "learning in Verilog: allowed are phases that begin where phase 0 ends"
             )
+    if plan.margin:
+        raise BinepError(f"learning in Verilog with learning.margin={plan.margin}: allowed is 0")
     for beta in learning.betas:
         if abs(beta) >= 1 << (_BETA_WIDTH - 1):
             most = 2.0 ** (_BETA_WIDTH - 1 - BETA_BITS)

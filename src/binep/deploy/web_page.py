@@ -28,6 +28,9 @@ from binep.errors import BinepError
 # What the engine has room for.
 MOST = {"NEURONS": 65536, "LAYERS": 16, "LONGEST_ROW": 65536, "PHASES": 3}
 
+# Betas and margins are words of 32 bits.
+_MOST_FORCE = 2**31
+
 
 def header() -> str:
     """The engine's network.h, its @NAMES@ replaced."""
@@ -77,6 +80,7 @@ def write(
             "plus": learning.rule.plan.plus,
             "minus": learning.rule.plan.minus,
             "randomSign": learning.rule.random_sign,
+            "margin": learning.rule.plan.margin,
         },
         "flipAbove": learning.flip_above,
         "labels": [int(label) for label in labels],
@@ -132,7 +136,7 @@ def network_file(whole: FixedNetwork, learning: FixedRule) -> bytes:
         int(network.initial_state >= network.threshold) if network.bits else initial,
         whole.one.bit_length() - 1,
         *(learning.momentum_bits, rule.plan.plus, rule.plan.minus, learning.direction),
-        *(int(rule.random_sign), learning.pixel_shift),
+        *(int(rule.random_sign), learning.pixel_shift, learning.margin),
     ]
     phases = [
         (phase.steps, -1 if phase.start is None else phase.start, int(phase.constant), beta)
@@ -192,6 +196,12 @@ def _check_room(network: StoredNetwork, learning: FixedRule) -> None:
                 f"a page for {count:,} {name.lower().replace('_', ' ')}: allowed are at most "
                 f"{MOST[name]:,}"
             )
+    most = max(learning.margin, *map(abs, learning.betas))
+    if most >= _MOST_FORCE:
+        raise BinepError(
+            f"a beta or margin of {most / 2**BETA_BITS:g} on a page: allowed is less than "
+            f"{_MOST_FORCE / 2**BETA_BITS:g}"
+        )
 
 
 def _aligned(length: int) -> int:

@@ -69,8 +69,8 @@ extern BINEP_TABLE struct binep_rates binep_rates[];
 
 /* One image with its label: both phases, the gradient, and Bop. */
 void binep_learn(const uint8_t *image, int32_t label);
-/* A phase by hand: the nudge of the present states towards a label, and a step under it, which
-   says whether another one can differ. */
+/* A phase of learning by hand: the nudge of the present states towards a label, and a step under
+   it, which says whether another one can differ. */
 void binep_pull(int32_t label, int64_t beta);
 int32_t binep_step_pulled(void);
 int32_t binep_flips(void);

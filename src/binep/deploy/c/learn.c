@@ -52,7 +52,8 @@ static void resume(const struct ending *from) {
 #endif
 }
 
-/* beta (y - s), of which y is 1 for the neurons of the label; of bits alone, beta (y - 1/2). */
+/* beta (y - s), of which y is 1 for the neurons of the label, of bits alone beta (y - 1/2); and the
+   handicap that the right class has to win against, in all phases. */
 void binep_pull(int32_t label, int64_t beta) {
     for (int32_t j = 0; j < binep_layers[BINEP_LAYERS - 1].count; j++) {
 #if BINEP_HOPFIELD
@@ -60,7 +61,8 @@ void binep_pull(int32_t label, int64_t beta) {
 #else
         binep_state s = binep_states[binep_layers[BINEP_LAYERS - 1].first + j];
 #endif
-        nudge[j] = rule_nudge(beta, j / BINEP_PER_CLASS == label ? BINEP_ONE : 0, s);
+        binep_state target = j / BINEP_PER_CLASS == label ? BINEP_ONE : 0;
+        nudge[j] = rule_nudge(beta, target, s) + rule_handicap(BINEP_MARGIN, target);
     }
 }
 

@@ -93,6 +93,11 @@ static inline int64_t rule_nudge(int64_t beta, binep_state target, binep_state s
     return rule_shift(beta * (target - s), BINEP_BETA_BITS);
 }
 
+/* margin (1 - 2 target): what drives an output against its target; margin as beta. */
+static inline int64_t rule_handicap(int64_t margin, binep_state target) {
+    return rule_shift(margin * (BINEP_ONE - 2 * (int64_t)target), BINEP_BETA_BITS);
+}
+
 /* m <- m + gradient, kept in +-most */
 static inline int32_t rule_momentum(int32_t m, int32_t gradient, int32_t most) {
     int32_t next = m + gradient;

@@ -52,6 +52,13 @@ class Engine {
     return this.call.web_step() !== 0;
   }
 
+  /* A step of the free phase; of learning's, if a class is given that is held back by a margin. */
+  stepFree(label, isFirst) {
+    if (label === null || !this.facts.plan.margin) return this.step();
+    if (isFirst) this.call.web_pull(label, 0);
+    return this.call.web_step_pulled() !== 0;
+  }
+
   /* The nudged phase that a page shows: the first of the plan, towards a class. */
   get nudge() {
     const { phases, betas } = this.facts.plan;

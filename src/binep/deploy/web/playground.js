@@ -196,7 +196,8 @@ class Playground {
     return corrupt(this.plain, element("corrupt").value / 100);
   }
 
-  /* Relax from t = 0, then under the nudge if a class is chosen; every state is kept. */
+  /* Relax from t = 0; if a class is chosen as learning does, then under the nudge. Every state is
+     kept. */
   relax() {
     const { engine, facts } = this;
     this.trace = [];
@@ -204,7 +205,7 @@ class Playground {
     engine.start(this.pixels);
     keep();
     for (let t = 0, moves = true; moves && t < facts.steps; t++) {
-      moves = engine.step();
+      moves = engine.stepFree(this.label, t === 0);
       keep();
     }
     this.rest = this.trace.length - 1;
@@ -339,14 +340,16 @@ class Playground {
         ? "Every neuron starts from the same state."
         : `Reads ${name}, ahead by ${(sorted[0] - sorted[1]).toFixed(2)}`;
     const changed = t > this.rest ? this.changedBits() : 0;
+    const { margin } = facts.plan;
+    const held = margin && this.label !== null ? `; ${facts.classes[this.label]} is held back by ${margin}` : "";
     element("phase").textContent =
-      t > this.rest
+      (t > this.rest
         ? `Nudged towards ${facts.classes[this.label]}, step ${t - this.rest}: ${changed.toLocaleString("en")} bits differ from rest`
         : t === this.rest
           ? facts.bits
             ? "At rest: no bit changes any more"
             : `End of the free phase, after ${t} steps`
-          : `Free phase, step ${t} of ${this.rest}`;
+          : `Free phase, step ${t} of ${this.rest}`) + held;
   }
 
   changedBits() {

@@ -8,7 +8,7 @@
 /* The head of a network's file, in the order of its words; see web_page.py. */
 struct binep_sizes {
     int32_t layers, turns, classes, per_class, read, steps, initial, state_bits;
-    int32_t momentum_bits, plus, minus, direction, random_sign, pixel_shift;
+    int32_t momentum_bits, plus, minus, direction, random_sign, pixel_shift, margin;
 };
 extern struct binep_sizes binep_sizes;
 
@@ -31,6 +31,7 @@ extern struct binep_sizes binep_sizes;
 #define BINEP_DIRECTION binep_sizes.direction
 #define BINEP_RANDOM_SIGN binep_sizes.random_sign
 #define BINEP_PIXEL_SHIFT binep_sizes.pixel_shift
+#define BINEP_MARGIN binep_sizes.margin
 
 /* Room; web_page.py refuses what does not fit. */
 #define BINEP_NEURONS @NEURONS@

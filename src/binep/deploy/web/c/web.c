@@ -40,7 +40,7 @@ uint8_t *CALLED(web_open)(uint8_t *file, int32_t length) {
     s->layers = word(), s->turns = word(), s->classes = word(), s->per_class = word();
     s->read = word(), s->steps = word(), s->initial = word(), s->state_bits = word();
     s->momentum_bits = word(), s->plus = word(), s->minus = word(), s->direction = word();
-    s->random_sign = word(), s->pixel_shift = word();
+    s->random_sign = word(), s->pixel_shift = word(), s->margin = word();
     for (int32_t p = 0; p < BINEP_PHASES; p++) {
         struct binep_phase *phase = &binep_phases[p];
         phase->steps = word(), phase->start = word(), phase->constant = word();
@@ -86,7 +86,8 @@ void CALLED(web_start)(const uint8_t *image) {
 #endif
 }
 
-/* Compute the nudge towards a label, once under a constant nudge; then step under it. */
+/* Compute the nudge towards a label, once under a constant nudge; then step under it. With a beta of
+   0 it is the margin alone, under which learning's free phase steps. */
 void CALLED(web_pull)(int32_t label, int32_t beta) {
     binep_pull(label, beta);
 }
