@@ -1,11 +1,11 @@
-"""Train for an hour with a checkpoint each second, and see that nothing piles up.
+"""Train for two hours with a checkpoint each second, and see that nothing piles up.
 
-    python benchmarks/soak.py --out soak [--minutes 60] [-- RECIPE --set KEY=VALUE ...]
+    python benchmarks/soak.py --out soak [--minutes 120] [-- RECIPE --set KEY=VALUE ...]
 
 Every ten seconds: resident memory and open files of the training process (Linux tells them in
-/proc), bytes and files in the run's folder. At the end the run is asked to stop and resumed for a
-moment. Growth is the slope of a straight line through the second half, when caches are warm. Writes
-OUT.json and OUT.png.
+/proc), bytes and files in the run's folder. At the end the run is asked to stop and resumed until
+it has written another checkpoint. Growth is the slope of a straight line through the second half,
+when caches are warm. Writes OUT.json and OUT.png, and OUT.json every two minutes on the way.
 """
 
 import argparse
@@ -18,10 +18,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from binep.training import runs
+
 EVERY = 10.0  # seconds
+TELL = 12  # rows
 USUAL = ["digits-conv-wa", "--engine", "reference", "--set", "training.batch_size=4"]
 
 Row = dict[str, float]
@@ -44,17 +48,30 @@ def measure(process: int, folder: Path) -> Row:
     }
 
 
-def soak(words: list[str], folder: Path, seconds: float) -> tuple[list[Row], int]:
-    """The rows measured while training goes on, and the exit code after SIGTERM."""
+def written(folder: Path) -> set[Path]:
+    """The checkpoints that are there; each has a name of its own."""
+    return set(folder.glob("*/checkpoint-*.json"))
+
+
+def soak(
+    words: list[str],
+    folder: Path,
+    seconds: float,
+    tell: Callable[[list[Row]], None] = lambda rows: None,
+) -> tuple[list[Row], int]:
+    """The rows measured while training goes on, told on the way; the exit code after SIGTERM."""
+    before = written(folder)
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
     rows: list[Row] = []
     began = time.monotonic()
     try:
-        while time.monotonic() - began < seconds:
+        while time.monotonic() - began < seconds or written(folder) <= before:
             time.sleep(EVERY)
             if process.poll() is not None:
                 raise SystemExit(f"training ended by itself, exit code {process.returncode}")
             rows.append({"seconds": time.monotonic() - began, **measure(process.pid, folder)})
+            if len(rows) % TELL == 0:
+                tell(rows)
     finally:
         process.send_signal(signal.SIGTERM)
         code = process.wait(300)
@@ -103,26 +120,32 @@ def draw(rows: list[Row], path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--minutes", type=float, default=120)
     parser.add_argument("words", nargs="*", default=USUAL)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        train = [sys.executable, "-m", "binep", "train", *options.words, "--out", name]
-        train += ["--checkpoint-every", "1", "--epochs", "1000000", "--continue"]
-        rows, code = soak(train, Path(name), 60 * options.minutes)
-        again, code_again = soak(train, Path(name), 2 * EVERY)
-    found = {
+    about = {
         "command": ["binep", "train", *options.words],
         "machine": f"{platform.platform()}, {os.cpu_count()} CPUs",
         "python": platform.python_version(),
-        **summary(rows),
-        "exit_codes": [code, code_again],
-        "resumed_at_epoch": again[0]["epochs"],
-        "rows": [{key: round(value, 2) for key, value in row.items()} for row in rows],
+        "commit": runs.commit(),
     }
-    options.out.with_suffix(".json").write_text(json.dumps(found) + "\n")
+
+    def tell(rows: list[Row], **end: Any) -> None:
+        found = {**about, **summary(rows), **end}
+        print(json.dumps(found, indent=1), flush=True)
+        found["rows"] = [  # one a minute of those that were measured
+            {key: round(value, 2) for key, value in row.items()}
+            for row in rows[:: round(60 / EVERY)]
+        ]
+        options.out.with_suffix(".json").write_text(json.dumps(found) + "\n")
+
+    with tempfile.TemporaryDirectory() as name:
+        train = [sys.executable, "-m", "binep", "train", *options.words, "--out", name]
+        train += ["--checkpoint-every", "1", "--epochs", "1000000", "--continue"]
+        rows, code = soak(train, Path(name), 60 * options.minutes, tell)
+        again, code_again = soak(train, Path(name), 2 * EVERY)
+    tell(rows, exit_codes=[code, code_again], resumed_at_epoch=again[0]["epochs"])
     draw(rows, options.out.with_suffix(".png"))
-    print(json.dumps({key: value for key, value in found.items() if key != "rows"}, indent=1))
 
 
 if __name__ == "__main__":
