@@ -213,6 +213,7 @@ def _check(trainer: Trainer, tensors: Tensors, facts: Facts) -> None:
 def _check_facts(trainer: Trainer, facts: Facts) -> None:
     """See that the numbers of a checkpoint are what such a trainer could have written."""
     position, size = facts.get("position", -1), trainer.batch_size
+    binary = sum(coupling.binary for coupling in trainer.network.couplings)
     checks: dict[str, tuple[bool, str]] = {
         "epoch": (_is_count(facts.get("epoch"), MOST_EPOCHS), f"0 to {MOST_EPOCHS}"),
         "position": (
@@ -222,7 +223,7 @@ def _check_facts(trainer: Trainer, facts: Facts) -> None:
         ),
         "seconds": (_is_amount(facts.get("seconds")), "a number of at least 0"),
         "tally": (
-            _is_tally(facts.get("tally")) and facts["tally"]["samples"] == position,
+            _is_tally(facts.get("tally"), binary) and facts["tally"]["samples"] == position,
             "what was counted over the epoch's samples so far",
         ),
     }
@@ -239,23 +240,24 @@ def _check_facts(trainer: Trainer, facts: Facts) -> None:
             raise BinepError(f"checkpoint: {key}={shown}: allowed is {words}")
 
 
-def _is_tally(value: Any) -> bool:
-    """Whether a value is what `asdict` makes of a tally: counts, and sums that may be NaN."""
+def _is_tally(value: Any, binary: int) -> bool:
+    """Whether a value is what `asdict` makes of a tally: counts, and sums that may be NaN.
+
+    Args:
+        binary: how many couplings count flips.
+    """
     if type(value) is not dict or value.keys() != asdict(Tally()).keys():
         return False
-    wrong, flips = value["wrong"], value["flips"]
+    counts = dict(value)
+    wrong, flips, *sums = (counts.pop(key) for key in ("wrong", "flips", "loss", "residual"))
     return (
         type(wrong) is dict
         and wrong.keys() == Tally().wrong.keys()
         and type(flips) is list
-        and all(type(value[key]) in (int, float) for key in ("loss", "residual"))
-        and all(map(_is_count, (*wrong.values(), *flips)))
-        and (value["batches"] == 0) == (value["samples"] == 0)
-        and all(
-            _is_count(number)
-            for key, number in value.items()
-            if key not in ("wrong", "flips", "loss", "residual")
-        )
+        and all(type(number) is float or _is_count(number) for number in sums)
+        and all(map(_is_count, (*wrong.values(), *flips, *counts.values())))
+        and (counts["batches"] == 0) == (counts["samples"] == 0)
+        and len(flips) in ({binary} if counts["batches"] else {0, binary})
     )
 
 
@@ -287,7 +289,7 @@ def _is_count(value: Any, most: int = _MOST) -> bool:
 
 
 def _is_amount(value: Any) -> bool:
-    return type(value) in (int, float) and 0 <= value < math.inf
+    return _is_count(value) or (type(value) is float and 0 <= value < math.inf)
 
 
 def _momenta(trainer: Trainer) -> Iterator[tuple[str, Tensor]]:
