@@ -1,6 +1,7 @@
 """What several tests share: small recipes that train in a moment, threads, Triton's interpreter."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ if not torch.cuda.is_available():
 
 from binep.training import recipe as recipes
 from binep.training.recipe import Recipe
+from binep.training.signals import SAVES, STOPS
 
 # Networks this small are faster on one thread: where others use the cores as well, several would
 # spend most of their time waiting for one another.
@@ -55,6 +57,19 @@ def on_threads() -> Iterator[Callable[[int], None]]:
     before = torch.get_num_threads()
     yield torch.set_num_threads
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def heard() -> Iterator[None]:
+    """Lets signals do what they usually do, here and in programs that are started.
+
+    Tests that a script runs in the background, or nohup, begin with some of them ignored.
+    """
+    usual = {signal.SIGINT: signal.default_int_handler}
+    before = {n: signal.signal(n, usual.get(n, signal.SIG_DFL)) for n in (*STOPS, *SAVES)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(autouse=True)

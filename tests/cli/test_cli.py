@@ -252,6 +252,7 @@ def test_cuda_without_a_gpu_is_a_clear_error(tmp_path: Path):
     assert_one_line(binep("train", "--device", "cuda", cwd=tmp_path), "no usable GPU")
 
 
+@pytest.mark.usefixtures("heard")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_to_stop_saves_and_says_how_to_go_on(number: signal.Signals, tmp_path: Path):
     words = [sys.executable, "-u", "-m", "binep", "train", "--device", "cpu", "--epochs", "1000"]
@@ -272,6 +273,24 @@ def test_a_signal_to_stop_saves_and_says_how_to_go_on(number: signal.Signals, tm
     assert record["status"] == "interrupted"
 
 
+@pytest.mark.skipif(shutil.which("nohup") is None, reason="needs nohup")
+@pytest.mark.usefixtures("heard")
+def test_under_nohup_training_goes_on_when_the_terminal_closes(tmp_path: Path):
+    words = ["nohup", sys.executable, "-u", "-m", "binep", "train", "--epochs", "1000"]
+    process = subprocess.Popen(
+        words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("digits-1fc-w-seed0")
+    process.send_signal(signal.SIGHUP)
+    for _ in range(3):
+        assert "stopped" not in process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM, errors
+
+
+@pytest.mark.usefixtures("heard")
 def test_ctrl_c_ends_other_commands_in_one_line(tmp_path: Path):
     words = [sys.executable, "-m", "binep", "choose", "digits-1fc-w", "--device", "cpu"]
     process = subprocess.Popen(
@@ -279,8 +298,6 @@ def test_ctrl_c_ends_other_commands_in_one_line(tmp_path: Path):
         cwd=tmp_path,
         stderr=subprocess.PIPE,
         text=True,
-        # Where a shell runs tests in the background, its children would not hear of Ctrl-C.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(timeout=6)

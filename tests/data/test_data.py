@@ -970,14 +970,10 @@ def test_a_read_only_folder_is_one_error_before_anything_is_downloaded(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs signals to a thread")
+@pytest.mark.usefixtures("heard")
 def test_an_interrupted_download_leaves_nothing(mirrors: Mirrors, tmp_path: Path) -> None:
-    # A shell's background job would ignore Ctrl-C.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            data.fetch("mnist", data_dir=tmp_path / "root", mirrors=[mirrors.url("interrupted")])
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with pytest.raises(KeyboardInterrupt):
+        data.fetch("mnist", data_dir=tmp_path / "root", mirrors=[mirrors.url("interrupted")])
     assert files_below(tmp_path) == []
 
 

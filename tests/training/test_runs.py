@@ -26,6 +26,7 @@ from binep.training.trainer import Trainer
 from conftest import small_recipe
 
 CPU = torch.device("cpu")
+pytestmark = pytest.mark.usefixtures("heard")
 
 
 class StopAfter(Watcher):
