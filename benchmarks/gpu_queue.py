@@ -33,7 +33,7 @@ from typing import Any
 
 from binep.errors import BinepError
 from binep.files import make_folder, write_whole
-from binep.training import checkpoints, runs, seals
+from binep.training import checkpoints, run_folder, runs, seals
 from binep.training import recipe as recipes
 from binep.training.progress import PlainWatcher
 from binep.training.recipe import Recipe
@@ -68,7 +68,7 @@ class Training:
 
     def kept(self, home: Path) -> int:
         """Epochs that can be gone on from."""
-        return len(runs.read_metrics(home / self.name))
+        return len(run_folder.read_metrics(home / self.name))
 
     def published(self, evidence: Path) -> int:
         """Epochs in evidence/, whether or not there is a checkpoint to go on from."""

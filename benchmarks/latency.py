@@ -28,7 +28,7 @@ import binep
 from binep.core.relaxation import step
 from binep.deploy import c_program
 from binep.deploy.export import Options, export
-from binep.training import runs
+from binep.training import provenance, runs
 
 BUILDS = {"C, this machine": ["-O3", "-march=native"], "C, any x86-64": ["-O3"]}
 EAGER = "PyTorch, eager"
@@ -130,7 +130,9 @@ def main() -> None:
         middle = statistics.median(taken)
         spread = f"{1e3 * min(taken):.3f} to {1e3 * max(taken):.3f}"
         print(f"| {title} | {1e3 * middle:.3f} ({spread}) | {eager / middle:.1f} |")
-    print(f"\n{count} images x {words.rounds} rounds; {runs.environment(torch.device('cpu'))}")
+    print(
+        f"\n{count} images x {words.rounds} rounds; {provenance.environment(torch.device('cpu'))}"
+    )
 
 
 if __name__ == "__main__":

@@ -29,8 +29,8 @@ from binep.studies.baselines import (
     train,
 )
 from binep.studies.evidence import Evidence, read_json, rounded, write_json
+from binep.training import provenance
 from binep.training import recipe as recipes
-from binep.training import runs
 
 ROOT = Path(__file__).resolve().parents[1]
 FORMAT = "binep league 1"
@@ -114,7 +114,7 @@ def train_missing(path: Path, data_dir: Path | None, epochs: int, seeds: int) ->
                 epochs=epochs,
                 watch=lambda line, name=name, seed=seed: print(name, seed, line, flush=True),
             )
-            where = {"commit": runs.commit(), "torch": torch.__version__}
+            where = {"commit": provenance.commit(), "torch": torch.__version__}
             found = {"name": name, "settings": settings, "seed": seed, **where}
             known.append({**found, "metrics": rounded(lines)})
             items = [json.dumps(each) for each in known]

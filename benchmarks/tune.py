@@ -25,8 +25,8 @@ from binep.studies import tune
 from binep.studies.detail_pages import TUNING, tuning_table
 from binep.studies.evidence import read_json, rounded
 from binep.studies.workbench import Workbench
+from binep.training import provenance
 from binep.training import recipe as recipes
-from binep.training import runs
 from binep.training.recipe import Recipe
 
 # What gamma and tau are multiplied by, in powers of the factor.
@@ -119,7 +119,7 @@ if __name__ == "__main__":
                 f"{name}, {start}: {', '.join(f'{k} {v}' for k, v in measured.items())}", flush=True
             )
             if options.to is not None:
-                head = {**asked, **runs.environment(select_device(options.device))}
+                head = {**asked, **provenance.environment(select_device(options.device))}
                 lines = ",\n".join(json.dumps(rounded(each)) for each in kept)
                 text = json.dumps(head)[:-1] + f', "starts": [\n{lines}\n]}}\n'
                 write_whole(options.to, text)

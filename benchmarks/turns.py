@@ -35,8 +35,8 @@ from binep.errors import BinepError
 from binep.files import write_whole
 from binep.studies.bench import mini_batches
 from binep.training import recipe as recipes
+from binep.training.provenance import environment
 from binep.training.recipe import Recipe
-from binep.training.runs import environment
 from binep.training.trainer import random_streams
 
 RECIPES = (

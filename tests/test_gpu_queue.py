@@ -9,7 +9,7 @@ import pytest
 
 from binep.errors import BinepError
 from binep.studies.evidence import open_evidence
-from binep.training import checkpoints, runs
+from binep.training import checkpoints, provenance, runs
 from conftest import SMALL
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
@@ -79,7 +79,7 @@ def test_what_comes_back_does_not_replace_what_has_got_further(tmp_path: Path):
 
 
 def test_a_record_that_names_no_commit_is_given_the_packed_one_and_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr(runs, "commit", lambda: None)  # a machine without the repository
+    monkeypatch.setattr(provenance, "commit", lambda: None)  # a machine without the repository
     first = QUEUE[0]
     gpu_queue.train([first], tmp_path / "machine", lambda: False, **HERE)
     parts = gpu_queue.pack([first], tmp_path / "machine", tmp_path / "out", "abc")

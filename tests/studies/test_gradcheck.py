@@ -15,8 +15,8 @@ from binep.errors import BinepError
 from binep.report import figures
 from binep.studies import gradcheck as checks
 from binep.studies.gradcheck import Agreement, GradCheck, gradcheck
+from binep.training import provenance
 from binep.training import recipe as recipes
-from binep.training import runs
 from binep.training.recipe import Recipe
 from binep.training.trainer import random_streams
 
@@ -184,7 +184,7 @@ def test_json_is_plain_and_strict(ideal: GradCheck):
     assert plain["residual"] is None
     assert plain["betas"] == [1e-2, 1e-3] and plain["samples"] == BATCH
     assert plain["agreements"][0]["cosine"] == ideal.agreements[0].cosine
-    assert plain["environment"].keys() == runs.environment(CPU).keys()
+    assert plain["environment"].keys() == provenance.environment(CPU).keys()
 
 
 def test_figure_has_a_column_a_coupling(ideal: GradCheck):

@@ -18,7 +18,7 @@ from binep import BinepError
 from binep.engines.exchange import sizes
 from binep.engines.processes import ALONE
 from binep.training import recipe as recipes
-from binep.training import runs
+from binep.training import run_folder, runs
 from conftest import small_recipe
 
 HERE = Path(__file__).parent
@@ -61,12 +61,12 @@ def train_in(count: int, jobs: list[Job]) -> None:
 
 def learnt(folder: Path) -> dict[str, torch.Tensor]:
     """All that the newest checkpoint of the only run in a folder holds."""
-    (run,) = runs.find_runs(folder)
+    (run,) = run_folder.find_runs(folder)
     return safetensors.torch.load_file(sorted(run.glob("checkpoint-*.safetensors"))[-1])
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:
-    lines = runs.read_metrics(runs.find_runs(folder)[0])
+    lines = run_folder.read_metrics(run_folder.find_runs(folder)[0])
     return [{key: value for key, value in line.items() if key not in TIMES} for line in lines]
 
 
@@ -172,7 +172,7 @@ def wait_for_epochs(folder: Path, epochs: int, seconds: float = 120) -> None:
     """Until a run has come so far."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        if (folder / "metrics.jsonl").is_file() and len(runs.read_metrics(folder)) >= epochs:
+        if (folder / "metrics.jsonl").is_file() and len(run_folder.read_metrics(folder)) >= epochs:
             return
         time.sleep(0.05)
     raise AssertionError(f"{folder}: {epochs} epochs took longer than {seconds} s")

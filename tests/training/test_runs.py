@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from binep import data, files
 from binep.errors import BinepError
-from binep.training import checkpoints, runs
+from binep.training import checkpoints, run_folder, runs
 from binep.training import recipe as recipes
 from binep.training.progress import Watcher
 from binep.training.signals import listening
@@ -407,7 +407,7 @@ def test_folders_that_are_not_runs_are_refused(tmp_path):
 def test_a_folder_of_runs_needs_a_choice(straight, tmp_path):
     for name in ("a", "b"):
         copy_of(straight, tmp_path / name)
-    assert [path.name for path in runs.find_runs(tmp_path)] == ["a", "b"]
+    assert [path.name for path in run_folder.find_runs(tmp_path)] == ["a", "b"]
     with pytest.raises(BinepError, match="holds 2 runs, name one of them: a, b"):
         runs.open_run(tmp_path)
     assert runs.open_run(straight.folder.parent).folder == straight.folder

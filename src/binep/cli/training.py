@@ -227,10 +227,12 @@ def list_runs(
 
     Example: binep runs
     """
-    from binep.training import runs
+    from binep.training import run_folder
 
     found = [
-        runs.summary_of(path) for root in folders or [Path("runs")] for path in runs.find_runs(root)
+        run_folder.summary_of(path)
+        for root in folders or [Path("runs")]
+        for path in run_folder.find_runs(root)
     ]
     if as_json:
         print_json(found)

@@ -32,7 +32,7 @@ from binep.deploy.verilog_core import PARALLEL, Core, Vectors
 from binep.errors import BinepError
 from binep.files import make_folder, telling
 from binep.training.recipe import Recipe
-from binep.training.runs import Run
+from binep.training.run_folder import Run
 
 # Test vectors, unless told otherwise; every step of every neuron is written for memory images.
 VECTORS = {"c": 100, "mem": 4, "verilog": 100, "web": 100}

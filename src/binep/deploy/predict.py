@@ -47,7 +47,7 @@ def open_network(what: Path) -> tuple[Runtime, list[str]]:
         runtime = Runtime(packed.load(what))
         return runtime, [str(n) for n in range(runtime.network.classes)]
     from binep.deploy.export import store
-    from binep.training.runs import open_run
+    from binep.training.run_folder import open_run
 
     run = open_run(what)
     runtime = Runtime(store(run.network("cpu"), run.recipe))

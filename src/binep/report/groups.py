@@ -11,12 +11,12 @@ from binep.report.figures import Spread
 from binep.training import recipe as recipes
 from binep.training import runs
 from binep.training.recipe import Recipe
-from binep.training.runs import Run
+from binep.training.run_folder import Run, find_runs
 
 
 def open_runs(folders: Iterable[Path]) -> list[Run]:
     """All runs in some folders, each once, with metrics that a report can be made of."""
-    paths = {path.resolve(): path for folder in folders for path in runs.find_runs(folder)}
+    paths = {path.resolve(): path for folder in folders for path in find_runs(folder)}
     return [_open(path) for path in paths.values()]
 
 

@@ -39,8 +39,8 @@ from binep.engines.select import (
 from binep.errors import BinepError, choose
 from binep.files import write_whole
 from binep.report import figures
+from binep.training import provenance
 from binep.training import recipe as recipes
-from binep.training import runs
 from binep.training.recipe import Recipe
 from binep.training.trainer import Streams, random_streams
 
@@ -192,7 +192,7 @@ def bench(
     # What has been measured is worth having, whatever the other recipes asked for.
     if failures and not rows:
         raise failures[0]
-    return Result(runs.environment(place), peak, rows)
+    return Result(provenance.environment(place), peak, rows)
 
 
 def _at_least(least: int, **counts: int) -> None:
@@ -596,7 +596,7 @@ def sweep(
                 used = subject.engine.name
                 say(f"{name}: {size} {value}, {times[-1]:.3g} ms")
             curves.append(Curve(name, used, size, list(values), times))
-    return Sweep(runs.environment(place), images, train, curves)
+    return Sweep(provenance.environment(place), images, train, curves)
 
 
 def _resized(name: str, sizes: dict[str, int]) -> Recipe:

@@ -25,13 +25,13 @@ from binep.studies.evidence import read_json, recipe_hash, rounded, without_none
 from binep.training import recipe as recipes
 from binep.training.progress import Watcher
 from binep.training.recipe import Recipe
-from binep.training.runs import Run
+from binep.training.run_folder import Run
 from binep.training.trials import Executor, Options, Trial, place
 
 FORMAT = "binep choice 1"
 VALIDATION = 5000  # images, where the training set is large enough
 SIDE_BY_SIDE = 6  # trainings on a GPU
-# What a trial takes over of a run's record, see `runs.whereabouts`.
+# What a trial takes over of a run's record, see `provenance.whereabouts`.
 WHERE = (
     *("binep", "commit", "python", "torch", "numpy", "platform", "device", "device_name"),
     *("threads", "kernel_threads", "engine", "precision"),

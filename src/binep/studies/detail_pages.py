@@ -30,7 +30,7 @@ from binep.studies.paper import BEYOND, GOALS, STUDIES, Cell, Study, full_name
 from binep.studies.reproduce import HEADER, figure, gather, look_up, table_notes, table_rows
 from binep.studies.results_page import overview
 from binep.training import recipe as recipes
-from binep.training.runs import Run
+from binep.training.run_folder import Run
 
 TUNING = "binep tuning 1"  # the format of what benchmarks/tune.py writes
 FOLDER = Path("docs") / "results"

@@ -27,7 +27,7 @@ from binep.files import make_folder, write_whole
 from binep.report import check_metrics, seconds_until, settings, spread_at
 from binep.training import recipe as recipes
 from binep.training.recipe import Recipe
-from binep.training.runs import Run
+from binep.training.run_folder import Run
 
 FORMAT = "binep results 1"
 RUNS, INDEX = "runs", "index.csv"

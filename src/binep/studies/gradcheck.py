@@ -31,7 +31,7 @@ from binep.data import Folder, shuffled
 from binep.engines.select import select_device
 from binep.errors import BinepError, choose
 from binep.report import figures
-from binep.training import runs
+from binep.training import provenance
 from binep.training.recipe import LearningKeys, Recipe
 from binep.training.trainer import random_streams
 
@@ -196,7 +196,7 @@ def gradcheck(
             layers=[_layer(*each) for each in zip(network.neurons, bench.free.state, strict=True)],
             agreements=agreements,
             traces=traces,
-            environment=runs.environment(place),
+            environment=provenance.environment(place),
         )
 
     trained = network is not None

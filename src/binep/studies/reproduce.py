@@ -26,7 +26,7 @@ from binep.studies.verdict import judge
 from binep.training import runs
 from binep.training.progress import Watcher, usual_watcher
 from binep.training.recipe import Recipe
-from binep.training.runs import Run
+from binep.training.run_folder import Run
 from binep.training.trials import Executor, Options, Trial, missing, place
 
 DEVICES = re.compile(r"NVIDIA |\(R\)| Processor")  # what a device's name is told without

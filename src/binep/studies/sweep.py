@@ -29,8 +29,8 @@ from binep.files import read_text
 from binep.report.figures import DASH
 from binep.studies.evidence import open_evidence, write_index, write_result
 from binep.training import recipe as recipes
-from binep.training import runs
 from binep.training.naming import variant_name
+from binep.training.run_folder import read_metrics
 from binep.training.trials import Executor, Options, Outcome, Trial
 
 KEYS = {"recipe", "seeds", "set", "grid", "trial"}
@@ -225,7 +225,7 @@ HEADER = ["trial", "state", "epochs", "train %", "test %"]
 
 def _metrics(trial: Trial) -> list[dict[str, Any]]:
     try:
-        return runs.read_metrics(trial.folder)
+        return read_metrics(trial.folder)
     except (BinepError, OSError):
         return []
 

@@ -1,42 +1,27 @@
-"""A run on disk: its recipe, its record, its metrics, its checkpoints; and how to make one.
+"""How a run is made: begun, gone on with, branched off; in one process or in several.
 
-runs/mnist-1fc-w-seed0/
-  recipe.toml       complete and resolved
-  record.json       seed, commit, versions, device, engine, precision, times
-  metrics.jsonl     one line per epoch
-  checkpoint-*      see `checkpoints`
-
-All of them are sealed, see `seals`, and a checkpoint says which recipe, seed, data and metrics it
-is of: a file that was altered, or is another run's, is refused.
+What lies in a run's folder, and how it is read, stands in `run_folder`.
 """
 
-import json
 import math
 import os
-import platform
 import shutil
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-import binep
-from binep.core.metrics import Tally
 from binep.core.network import Network
 from binep.data import Dataset, Folder
-from binep.data.own import fingerprint
-from binep.engines.base import BringsThreads, Engine, RunsKernels
+from binep.engines.base import BringsThreads
 from binep.engines.processes import share
 from binep.engines.select import select_device, select_engine
 from binep.errors import BinepError
@@ -44,7 +29,6 @@ from binep.files import (
     append_line,
     claimed,
     make_folder,
-    read_text,
     read_whole,
     remove_leftovers,
     telling,
@@ -56,276 +40,27 @@ from binep.training.fit import as_dataset
 from binep.training.launch import Team
 from binep.training.naming import run_name
 from binep.training.progress import Watcher, Watchers, start_loggers
+from binep.training.provenance import commit, whereabouts
 from binep.training.recipe import Recipe
-from binep.training.signals import SAVES, Requests, exit_code, listening
-from binep.training.trainer import Trainer, evaluate, random_streams, troubles
+from binep.training.run_folder import (
+    Run,
+    all_data,
+    check_belongs,
+    check_same_data,
+    differences_so_far,
+    fingerprint_of,
+    is_run,
+    open_run,
+    read_metrics,
+    read_record,
+    write_metrics,
+    write_record,
+)
+from binep.training.signals import SAVES, Requests, listening
+from binep.training.trainer import Trainer, random_streams, troubles
 
 CHECKPOINT_SECONDS = 300.0
 SMALL = 2**16  # neurons in a mini-batch
-
-
-@dataclass(frozen=True)
-class Run:
-    """A run as it stands on disk."""
-
-    folder: Path
-    recipe: Recipe
-    record: dict[str, Any]
-    metrics: list[dict[str, Any]]
-
-    def __repr__(self) -> str:
-        error = f", test error {self.last['test_error']['average']:.2f} %" if self.last else ""
-        epochs = f"{len(self.metrics)} of {self.recipe.training.epochs} epochs"
-        return f"Run({str(self.folder)!r}, {epochs}{error})"
-
-    @property
-    def finished(self) -> bool:
-        return len(self.metrics) >= self.recipe.training.epochs
-
-    @property
-    def exit_code(self) -> int:
-        """What a process that trained it should end with: 0, or by which signal it was stopped."""
-        return 0 if self.finished else exit_code(self.record.get("signal"))
-
-    def network(self, device: str = "auto", *, newest: bool = False) -> Network:
-        """The trained network of the newest checkpoint.
-
-        If that is damaged, the one before is read with a warning; with `newest` it is an error.
-        """
-        found = checkpoints.load(self.folder, warn=_warn, newest=newest)
-        if found is None:
-            raise BinepError(f"{self.folder} has no checkpoint yet: let it train for a while")
-        _check_belongs(self, found[1])
-        network = self.recipe.build_network()
-        checkpoints.restore_network(network, found[0])
-        return network.to(select_device(device))
-
-    def engine(self, device: str = "auto") -> Engine:
-        """An engine that can evaluate the trained network."""
-        network = self.network(device)
-        return select_engine(
-            "auto", network, self.recipe.build_learning(), self.recipe.build_optimizers(network)
-        )
-
-    @property
-    def last(self) -> dict[str, Any] | None:
-        """The metrics of the last epoch finished."""
-        return self.metrics[-1] if self.metrics else None
-
-    def dataset(
-        self,
-        given: Dataset | Any = None,
-        *,
-        device: str = "auto",
-        data_dir: Folder | None = None,
-        offline: bool = False,
-    ) -> Dataset:
-        """The data that the run trains and is tested on; `given`, if they were in `train`."""
-        whole = _whole(self.recipe, given, data_dir, offline)
-        _check_same_data(self.folder, self.record, self.recipe, _mark(self.recipe, whole))
-        return self.recipe.hold_out(whole.to(select_device(device)))
-
-    def evaluate(
-        self,
-        split: str = "test",
-        *,
-        device: str = "auto",
-        data_dir: Folder | None = None,
-        offline: bool = False,
-        dataset: Dataset | Any = None,
-    ) -> Tally:
-        """Read the "test" or "train" images out of the trained network; see `dataset`."""
-        dataset = self.dataset(dataset, device=device, data_dir=data_dir, offline=offline)
-        return evaluate(self.engine(device), dataset, getattr(dataset, split))
-
-
-def _whole(recipe: Recipe, given: Dataset | Any, data_dir: Folder | None, offline: bool) -> Dataset:
-    """All of a recipe's data: loaded, or handed over."""
-    if given is None:
-        return recipe.load_data(data_dir=data_dir, offline=offline)
-    return as_dataset(given)
-
-
-def _mark(recipe: Recipe, dataset: Dataset) -> str | None:
-    """The fingerprint of data of one's own; None of those that binep verifies by itself."""
-    return fingerprint(dataset) if recipe.data.published is None else None
-
-
-def _check_same_data(
-    folder: Path, record: dict[str, Any], recipe: Recipe, mark: str | None
-) -> None:
-    """See that data of one's own are still those that the run was trained on."""
-    seen = record.get("data_fingerprint")
-    if mark is not None and seen is not None and seen != mark:
-        raise BinepError(
-            f"{recipe.data.place} is not what {folder} was trained on: its content has changed; "
-            "bring the file back, or train anew in another --out"
-        )
-
-
-def _warn(text: str) -> None:
-    print(f"warning: {text}", file=sys.stderr, flush=True)
-
-
-def open_run(folder: str | Path) -> Run:
-    """Read a run's folder, or the only run inside a folder."""
-    found = find_runs(folder)
-    if len(found) > 1:
-        names = ", ".join(path.name for path in found)
-        raise BinepError(f"{folder} holds {len(found)} runs, name one of them: {names}")
-    path = found[0]
-    # Before the rest: what training writes meanwhile is later than this.
-    newest = checkpoints.newest_facts(path)
-    record, is_sealed = _read_record(path)
-    recipe, recipe_is_sealed = _read_recipe(path)
-    if is_sealed and not recipe_is_sealed:
-        raise BinepError(f"{path / 'recipe.toml'}: {seals.ALTERED}")
-    if recipe_is_sealed and not is_sealed:
-        _warn(f"{path / 'record.json'} has no seal, what lies beside it has: it may be altered")
-    run = Run(path, recipe, record, read_metrics(path, is_sealed))
-    if newest is not None:
-        _check_belongs(run, newest)
-    return run
-
-
-def find_runs(folder: str | Path) -> list[Path]:
-    """The folder itself if it is a run, else the runs directly inside it."""
-    folder = Path(folder)
-    inside = []
-    with telling("read", folder):
-        if _is_run(folder):
-            return [folder]
-        if folder.is_dir():
-            inside = sorted(p for p in folder.iterdir() if _is_run(p))
-    if not inside:
-        raise BinepError(
-            f"{folder} is not a run: allowed is a folder that binep train wrote, with recipe.toml "
-            "and record.json in it"
-        )
-    return inside
-
-
-def _is_run(folder: Path) -> bool:
-    return (folder / "recipe.toml").is_file() and (folder / "record.json").is_file()
-
-
-def summary_of(folder: Path) -> dict[str, Any]:
-    """What a list of runs says of one; of a run that cannot be read, why."""
-    try:
-        run = open_run(folder)
-    except BinepError as error:
-        return {
-            "run": str(folder), "state": f"unreadable: {error}", "epochs": 0, "of": 0,
-            "test_error": None, "updated": "",
-        }  # fmt: skip
-    return {
-        "run": str(folder),
-        "state": "finished" if run.finished else _state(run),
-        "epochs": len(run.metrics),
-        "of": run.recipe.training.epochs,
-        "test_error": run.last["test_error"]["average"] if run.last else None,
-        "updated": str(run.record.get("updated", ""))[:16].replace("T", " "),
-    }
-
-
-def _state(run: Run) -> str:
-    """Of a run with epochs left: whether a process trains it, as its folder's claim tells."""
-    try:
-        with claimed(run.folder):
-            return "stopped"
-    except BinepError:
-        return "training"
-
-
-def read_metrics(folder: Path, must: bool = False) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl; a last line cut off by a crash is left out.
-
-    Args:
-        must: whether each line must have its seal; otherwise, as of version 0.1, none may.
-    """
-    path = folder / "metrics.jsonl"
-    lines = read_whole(path).splitlines() if path.exists() else []
-    found = []
-    for n, line in enumerate(lines):
-        try:
-            found.append(json.loads(line))
-        except (ValueError, RecursionError):
-            if n + 1 < len(lines):
-                raise BinepError(f"{path}: line {n + 1} is damaged") from None
-    for n, line in enumerate(found):
-        if not isinstance(line, dict):
-            raise BinepError(f"{path}: line {n + 1} is damaged")
-    try:
-        return seals.unchained(found, must)
-    except BinepError as error:
-        raise BinepError(f"{path}: {error}") from None
-
-
-def _write_metrics(folder: Path, lines: Sequence[dict[str, Any]]) -> None:
-    text = "".join(line + "\n" for line in seals.chained(lines))
-    path = folder / "metrics.jsonl"
-    if not path.exists() or read_whole(path) != text.encode():
-        write_whole(path, text)
-
-
-def _read_record(folder: Path) -> tuple[dict[str, Any], bool]:
-    """The record, and whether it has a seal, as what goes with it then must have."""
-    path = folder / "record.json"
-    try:
-        found = json.loads(read_text(path))
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, BinepError):
-            raise
-        raise BinepError(f"{path}: not readable as JSON ({error})") from None
-    if not isinstance(found, dict):
-        raise BinepError(f"{path}: allowed is what binep train writes, an object")
-    try:
-        return seals.unsealed(found)
-    except BinepError as error:
-        raise BinepError(f"{path}: {error}") from None
-
-
-def _write_record(folder: Path, record: dict[str, Any]) -> None:
-    write_whole(folder / "record.json", seals.sealed(record))
-
-
-def _read_recipe(folder: Path) -> tuple[Recipe, bool]:
-    """The recipe, and whether it has a seal."""
-    path = folder / "recipe.toml"
-    text = read_text(path)
-    try:
-        is_sealed = seals.is_sealed(text)
-    except BinepError as error:
-        raise BinepError(f"{path}: {error}") from None
-    return recipes.load(path), is_sealed
-
-
-def _check_belongs(run: Run, facts: dict[str, Any]) -> None:
-    """See that a checkpoint is of this run: its seed, recipe and data, and its metrics so far."""
-    of, epochs = facts.get("run"), facts.get("epoch")
-    if not isinstance(of, dict) or not isinstance(epochs, int):  # of version 0.1
-        return
-    where = f"{run.folder}: its checkpoint after {epochs} epochs is of another run"
-    # A trained network may be measured on other hardware: see `on_hardware`.
-    trained = replace(recipes.from_table(of["recipe"]), hardware=run.recipe.hardware)
-    told = [
-        f"{word} was {json.dumps(old)}, is {json.dumps(new)}"
-        for word, old, new in (
-            ("seed", of["seed"], run.record.get("seed")),
-            ("data_fingerprint", of["data"], run.record.get("data_fingerprint")),
-        )
-        if old != new
-    ]
-    told += _differences_so_far(trained, run.recipe, epochs)
-    if told:
-        raise BinepError(f"{where}: {'; '.join(told)}")
-    if len(run.metrics) < epochs:
-        _warn(f"{run.folder}/metrics.jsonl has lost lines: {len(run.metrics)} of {epochs} epochs")
-    elif seals.last_seal(run.metrics[:epochs]) != of["metrics"]:
-        raise BinepError(f"{run.folder}/metrics.jsonl: not the metrics of this run's checkpoint")
-
-
-# --- making one ---------------------------------------------------------------------------------
 
 
 @listening(numbers=SAVES)  # who does not listen to these is ended by them
@@ -392,7 +127,7 @@ class _Asked:
 
     def whole(self) -> Dataset:
         """All data, before any are held out."""
-        return _whole(self.recipe, self.dataset, self.data_dir, self.offline)
+        return all_data(self.recipe, self.dataset, self.data_dir, self.offline)
 
     def trainer(self, whole: Dataset) -> Trainer:
         """The trainer of one of the processes that share the training."""
@@ -414,14 +149,14 @@ def _lead(
     team, folder, recipe, watcher = asked.team, asked.folder, asked.recipe, asked.watcher
     seed, place = asked.seed, asked.place
     check_earlier(recipe, seed, folder, resume=resume, overwrite=overwrite)
-    trunk = None if branch is None or _is_run(folder) else open_run(branch).folder
+    trunk = None if branch is None or is_run(folder) else open_run(branch).folder
     if trunk is not None:
         _check_part_of(recipe, seed, trunk)
     whole = asked.whole()
     team.say_data_are_there()
-    mark = _mark(recipe, whole)
-    if _is_run(folder) and not overwrite:
-        _check_same_data(folder, open_run(folder).record, recipe, mark)
+    mark = fingerprint_of(recipe, whole)
+    if is_run(folder) and not overwrite:
+        check_same_data(folder, open_run(folder).record, recipe, mark)
     trainer = asked.trainer(whole)
     if overwrite:
         _remove(folder)
@@ -437,8 +172,8 @@ def _lead(
                 _branch_off(open_run(trunk), folder, recipe.name)
         found = checkpoints.load(folder, warn=watcher.say)
         if found is not None:
-            if _is_run(folder):
-                _check_belongs(open_run(folder), found[1])
+            if is_run(folder):
+                check_belongs(open_run(folder), found[1])
             checkpoints.restore(trainer, *found)
             checkpoints.discard_after(folder, found[1])
             checkpoints.tidy(folder)
@@ -565,7 +300,7 @@ def check_earlier(
     """See that what is in the run's folder, if anything, is an earlier part of the same run."""
     if resume and overwrite:
         raise BinepError("resume and overwrite: allowed is one of the two")
-    if not _is_run(folder) or overwrite:
+    if not is_run(folder) or overwrite:
         return
     if not resume:
         raise BinepError(
@@ -577,13 +312,13 @@ def check_earlier(
 
 def check_there(folders: Sequence[Path]) -> None:
     """See that there is a run to go on with in one of some folders."""
-    if not any(map(_is_run, folders)):
+    if not any(map(is_run, folders)):
         raise BinepError(f"{folders[0]} holds no run to resume: allowed is to begin one")
 
 
 def _remove(folder: Path) -> None:
     """Remove a run, unless a process trains it; a folder that is none stays as it is."""
-    if _is_run(folder):
+    if is_run(folder):
         with claimed(folder), telling("remove", folder):
             shutil.rmtree(folder)
 
@@ -597,7 +332,7 @@ def _check_part_of(recipe: Recipe, seed: int, folder: Path) -> None:
     epochs = len(saved.metrics)
     if saved.record.get("seed") != seed:
         raise BinepError(f"{folder}: its seed is {saved.record.get('seed')}, not {seed}")
-    differences = _differences_so_far(saved.recipe, recipe, epochs)
+    differences = differences_so_far(saved.recipe, recipe, epochs)
     if differences:
         raise BinepError(f"{folder} was begun with another recipe: {'; '.join(differences)}")
     if epochs > recipe.training.epochs:
@@ -607,24 +342,6 @@ def _check_part_of(recipe: Recipe, seed: int, folder: Path) -> None:
         )
 
 
-def _differences_so_far(old: Recipe, new: Recipe, epochs: int) -> list[str]:
-    """In what two recipes would have trained differently, up to the epoch after so many."""
-    same_rates = all(old.rates(n) == new.rates(n) for n in range(epochs + 1))
-    free = (
-        "name",
-        "summary",
-        "loggers",
-        "paper.",
-        "training.epochs",
-        *(["schedule."] if same_rates else []),
-    )
-    return [
-        f"{key} was {json.dumps(was)}, now {json.dumps(now)}"
-        for key, was, now in _differences(asdict(old), asdict(new))
-        if not key.startswith(free)
-    ]
-
-
 def _branch_off(trunk: Run, folder: Path, name: str) -> None:
     """Give a new run's folder what another run has learnt, its metrics and its record."""
     saved = sorted(trunk.folder.glob("checkpoint-*"))
@@ -632,18 +349,10 @@ def _branch_off(trunk: Run, folder: Path, name: str) -> None:
         raise BinepError(f"{trunk.folder} has no checkpoint yet: let it train for a while")
     for path in saved:
         write_whole(folder / path.name, read_whole(path))
-    _write_metrics(folder, trunk.metrics)
+    write_metrics(folder, trunk.metrics)
     origin = {"recipe": trunk.recipe.name, "epochs": len(trunk.metrics)}
     # The record makes it a run, so it comes last.
-    _write_record(folder, {**trunk.record, "recipe": name, "branched_from": origin})
-
-
-def _differences(old: dict, new: dict, where: str = "") -> Iterator[tuple[str, Any, Any]]:
-    for key in old:
-        if isinstance(old[key], dict):
-            yield from _differences(old[key], new[key], f"{where}{key}.")
-        elif old[key] != new[key]:
-            yield where + key, old[key], new[key]
+    write_record(folder, {**trunk.record, "recipe": name, "branched_from": origin})
 
 
 def _rewind_metrics(folder: Path, epochs: int) -> list[dict[str, Any]]:
@@ -655,7 +364,7 @@ def _rewind_metrics(folder: Path, epochs: int) -> list[dict[str, Any]]:
             f"{path} holds {len(history)} epochs, the checkpoint is after {epochs}: bring the file "
             "back, or train anew in another --out"
         )
-    _write_metrics(folder, history)
+    write_metrics(folder, history)
     return history
 
 
@@ -703,7 +412,7 @@ class Disk:
         last: dict[str, Any] = {"status": status, "updated": now, "seconds": spent, **exchanged}
         if status == "interrupted" and asked.signal is not None:
             last["signal"] = asked.signal.name
-        _write_record(self.folder, {**self.record, **last})
+        write_record(self.folder, {**self.record, **last})
 
 
 def _train(
@@ -772,9 +481,6 @@ def _check_finite(line: dict[str, Any], name: str) -> None:
         )
 
 
-# --- its record ---------------------------------------------------------------------------------
-
-
 def _begin_record(
     folder: Path,
     recipe: Recipe,
@@ -789,7 +495,7 @@ def _begin_record(
     Times are added up. `before` lists where earlier epochs were trained, if elsewhere or with other
     versions; a run that has no epoch left stays as it is.
     """
-    earlier = _read_record(folder)[0] if _is_run(folder) else {}
+    earlier = read_record(folder)[0] if is_run(folder) else {}
     epochs = trainer.progress.epoch
     if epochs >= recipe.training.epochs and earlier:
         return earlier
@@ -812,58 +518,5 @@ def _begin_record(
     }
     if "branched_from" in earlier:
         record["branched_from"] = earlier["branched_from"]
-    _write_record(folder, record)
+    write_record(folder, record)
     return record
-
-
-def whereabouts(device: torch.device, engine: Engine) -> dict[str, Any]:
-    """Where epochs are trained, and by what, as it is now: `threads` are torch's."""
-    kernels = isinstance(engine, RunsKernels)
-    return {
-        **environment(device),
-        **({"kernel_threads": engine.kernel_threads} if kernels else {}),
-        "engine": engine.name,
-        "precision": engine.precision,
-    }
-
-
-def environment(device: torch.device) -> dict[str, Any]:
-    """Where numbers come from: versions, commit, device."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu_name()
-    return {
-        "binep": binep.__version__,
-        "commit": commit(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "platform": platform.platform(),
-        "device": device.type,
-        "device_name": name,
-        "threads": torch.get_num_threads(),
-    }
-
-
-@cache
-def commit() -> str | None:
-    """The commit of the source that runs, if it runs from a checkout; `+` marks local changes."""
-    here = Path(binep.__file__).resolve().parent
-    if here.parent.name != "src":
-        return None
-
-    def git(*words: str) -> str:
-        command = ["git", "-C", str(here), *words]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-    try:
-        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--", ".") else "")
-    except (OSError, subprocess.CalledProcessError):
-        return None
-
-
-def _cpu_name() -> str:
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()

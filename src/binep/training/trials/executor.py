@@ -13,7 +13,7 @@ from binep.training import runs
 from binep.training.naming import run_name
 from binep.training.progress import Watcher
 from binep.training.recipe import Recipe
-from binep.training.runs import Run
+from binep.training.run_folder import Run
 
 PLACES = ("here", "local", "slurm", "ray")
 # What a recipe is called, and for how long it goes on, tells no training from another.
