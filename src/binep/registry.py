@@ -34,6 +34,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "binep.neurons": {
         "hard-sigmoid": "binep.core.neurons:HardSigmoid",
         "heaviside": "binep.core.neurons:Heaviside",
+        "winners": "binep.core.neurons:Winners",
     },
     "binep.exporters": {
         "packed": "binep.deploy.export:write_packed",

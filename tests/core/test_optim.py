@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from binep import Bop, ConvPool, Dense, Network, assign_optimizers
-from binep.core.optim import PositiveSGD, check_claims
+from binep.core.optim import PositiveSGD, SecondOrderBop, check_claims
 
 
 def one(w: float, **options) -> tuple[nn.Parameter, Bop]:
@@ -54,6 +54,47 @@ def test_momentum_after_several_steps_by_hand():
     # m: 127/128 - ... falls through 0 to below -3/4 after three steps.
     assert [bop.step() for _ in range(3)] == [[0], [0], [1]]
     assert weight.item() == 1 and bop.state[weight]["flips"] == 2
+
+
+def test_second_order_bop_is_its_formula():
+    """Against the printed rule in float64, weight by weight, over many steps."""
+    torch.manual_seed(0)
+    gamma, sigma, tau = 0.1, 0.05, 0.25
+    w = nn.Parameter(torch.randint(2, (50,)).double() * 2 - 1)
+    bop = SecondOrderBop([w], sigma, gamma=gamma, tau=tau)
+    signs, m, v = w.detach().clone(), torch.zeros(50).double(), torch.zeros(50).double()
+    sizes, counted = torch.logspace(-6, 3, 50).double(), 0
+    for _ in range(200):
+        g = torch.randn(50).double() * sizes
+        m, v = (1 - gamma) * m + gamma * g, (1 - sigma) * v + sigma * g**2
+        due = (m.abs() / (v.sqrt() + 1e-10) > tau) & (m.sign() == signs)
+        signs = torch.where(due, -signs, signs)
+        w.grad = g
+        assert bop.step() == [int(due.sum())]
+        counted += int(due.sum())
+        assert torch.equal(w, signs)
+        torch.testing.assert_close(bop.compared(w), m / (v.sqrt() + 1e-10))
+    assert counted > 200 and bop.state[w]["flips"] == counted
+
+
+def test_second_order_bop_does_not_mind_the_size_of_gradients():
+    torch.manual_seed(0)
+    start, gradients, found = torch.randint(2, (40,)) * 2.0 - 1, torch.randn(30, 40), []
+    for size in (1.0, 2.0**-20):
+        w = nn.Parameter(start.clone())
+        bop = SecondOrderBop([w], 0.05, gamma=0.1, tau=0.25)
+        flips = []
+        for g in gradients:
+            w.grad = g * size
+            flips += bop.step()
+        found.append((w.tolist(), flips))
+    assert found[0] == found[1] and sum(found[0][1]) > 20
+
+
+@pytest.mark.parametrize("sigma", [0.0, -0.1, 1.5, float("nan")])
+def test_second_order_bop_needs_a_rate(sigma: float):
+    with pytest.raises(ValueError, match=f"Bop sigma={sigma}"):
+        SecondOrderBop([nn.Parameter(torch.ones(1))], sigma, gamma=0.1, tau=0.1)
 
 
 def test_tiny_gamma_accumulates_and_flips_in_the_right_step():

@@ -21,6 +21,7 @@ from binep.core import metrics
 from binep.core.couplings import Coupling
 from binep.core.energy import energy
 from binep.core.imperfect import Imperfections, ImperfectNetwork
+from binep.core.neurons import Winners
 
 # --- real neurons -------------------------------------------------------------------------------
 
@@ -116,9 +117,10 @@ def networks_of_bits(draw) -> tuple[Network, Tensor]:
         here = (size,)
     chain.append(Dense(torch.Size(here).numel(), 4))
     threshold = draw(st.sampled_from([0.5, 0.25, 1.0]))
+    neurons = [draw(st.sampled_from([Heaviside(threshold), Winners(threshold)])) for _ in chain]
     feedback = [draw(st.sampled_from([1, 0.5, 0.125, 2])) for _ in chain]
-    bits, outputs = (Heaviside(threshold), "hopfield"), {"per_class": 2, "classes": 2}
-    net = Network(shape, chain, *bits, **outputs, feedback=feedback).double()
+    outputs = {"per_class": 2, "classes": 2}
+    net = Network(shape, chain, neurons, "hopfield", **outputs, feedback=feedback).double()
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
     for coupling in chain:
         signs = torch.randint(2, coupling.signs.shape, generator=generator)

@@ -216,6 +216,14 @@ def test_holdout_must_leave_something_on_both_sides(count: int) -> None:
     assert "1 to 1436" in message
 
 
+def test_first_takes_the_first_training_images_and_all_test_images() -> None:
+    held = data.load("digits").holdout(400)
+    few = held.first(30)
+    assert torch.equal(few.train.images, held.train.images[:30]) and len(few.train.labels) == 30
+    assert few.test is held.test
+    assert "cannot take 1038 of the 1037" in error_of(lambda: held.first(1038))
+
+
 def test_inputs_without_normalisation_are_the_pixels_themselves() -> None:
     digits = data.load("digits")
     assert digits.inputs(digits.test.images) is digits.test.images

@@ -16,7 +16,7 @@ from binep import (
     assign_optimizers,
 )
 from binep.core.gradients import Learning
-from binep.core.neurons import HardSigmoid, Heaviside
+from binep.core.neurons import HardSigmoid, Heaviside, Winners
 from binep.engines.select import select_device, select_engine
 
 EP = EquilibriumPropagation(4, 2, 0.5)
@@ -106,6 +106,23 @@ def test_feedback_runs_where_it_is_exact():
         select_engine("packed", *parts([1, 0.3], *bits))
     with pytest.raises(ValueError, match=r"does not run feedback=\[1.0, 0.5\]: allowed is 1"):
         select_engine("delta", *parts([1, 0.5], "prototypical", HardSigmoid()))
+
+
+def test_competing_neurons_and_bop_of_second_order_run_on_the_reference():
+    bits, chain = Heaviside(), [Dense(6, 8), Dense(8, 3)]
+    for neuron, sigma, what in (
+        ([Winners(k=2), bits], None, r"a neuron of its own in each layer \(neuron\)"),
+        (Winners(), None, r"Winners \(neuron\): allowed is Heaviside"),
+        (bits, 0.1, r"SecondOrderBop \(optimizer bop\): allowed is Bop"),
+    ):
+        net = Network((6,), chain, neuron, "hopfield", classes=3)
+        optimizers = assign_optimizers(net, gamma=1e-2, tau=1e-3, lr_bias=1e-2, sigma=sigma)
+        with pytest.raises(ValueError, match=f"'packed' does not run {what}"):
+            select_engine("packed", net, EP, optimizers)
+        reference = select_engine("auto", net, EP, optimizers)
+        assert reference.name == "reference"
+        reference.train(torch.rand(4, 6), torch.tensor([0, 1, 2, 0]))
+        assert reference.collect().samples == 4
 
 
 class Sparse(Dense):

@@ -12,9 +12,10 @@ from conftest import small_recipe
 CPU = torch.device("cpu")
 
 
-def test_a_restored_trainer_has_all_that_the_saved_one_had(tmp_path: Path):
+@pytest.mark.parametrize("more", [[], ["optimizer.sigma=0.01"]], ids=["bop", "second order"])
+def test_a_restored_trainer_has_all_that_the_saved_one_had(tmp_path: Path, more: list[str]):
     # Rates so large that weights flip and alphas are stopped at their floor.
-    large = ["optimizer.lr_scale=100.0", "optimizer.tau=1e-9", "network.learn_scale=true"]
+    large = ["optimizer.lr_scale=100.0", "optimizer.tau=1e-9", "network.learn_scale=true", *more]
     recipe, digits = small_recipe("digits-1fc-w", *large), data.load("digits")
     saved = runs.build_trainer(recipe, digits, 0, CPU, "reference")
     batches = iter(range(3))
@@ -29,7 +30,9 @@ def test_a_restored_trainer_has_all_that_the_saved_one_had(tmp_path: Path):
         assert torch.equal(mine, theirs)
     after, before = restored.optimizers, saved.optimizers
     for mine, theirs in zip(after.bop.state.values(), before.bop.state.values(), strict=True):
-        assert torch.equal(mine["momentum"], theirs["momentum"])
+        assert mine.keys() == theirs.keys() and ("square" in mine) == bool(more)
+        for array in set(mine) - {"decay", "flips"}:
+            assert torch.equal(mine[array], theirs[array]) and theirs[array].any()
         assert mine["decay"] == theirs["decay"] and mine["flips"] == theirs["flips"] > 0
     assert after.scale_sgd.clamped == before.scale_sgd.clamped > 0
     assert restored.progress.position == saved.progress.position == 600

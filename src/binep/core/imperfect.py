@@ -248,5 +248,7 @@ def imperfect_optimizers(
         raise BinepError(
             f"{', '.join(imperfections.names)}: without binary weights there is no momentum"
         )
+    if type(bop) is not Bop:
+        raise BinepError(f"{', '.join(imperfections.names)}: {type(bop).__name__}, allowed is Bop")
     worse = ImperfectBop(bop.param_groups, imperfections, generator=generator)
     return Optimizers(worse, optimizers.sgd, optimizers.scale_sgd)

@@ -116,6 +116,8 @@ class Network(nn.Module):
         self.per_class, self.classes = per_class, classes
         self.shapes = _chain_shapes(tuple(input_shape), couplings)
         self._check_output()
+        for neuron, layer in zip(self.neurons, self.layer_shapes, strict=True):
+            getattr(neuron, "check_layer", lambda shape: None)(layer)
 
         convolutional = any(isinstance(coupling, ConvPool) for coupling in couplings)
         if dynamics == "energy":

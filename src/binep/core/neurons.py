@@ -16,8 +16,9 @@ UNIT = (0.0, 1.0)
 class Neuron(Protocol):
     """`neuron(s)` is the activity `a = rho(s)`; `neuron.slope(s)` is `rho'(s)`, both like `s`.
 
-    It may also have `range`, the lowest and the highest activity, [0, 1] by default (`range_of`),
-    and `name`, by which recipes and saved networks know it (`binep.registry`).
+    It may also have `range`, the lowest and the highest activity, [0, 1] by default (`range_of`);
+    `name`, by which recipes and saved networks know it (`binep.registry`); and
+    `check_layer(shape)`, which refuses a layer that it does not fit.
     """
 
     binary: ClassVar[bool]
@@ -95,6 +96,51 @@ class Heaviside:
         """`rho'(s)`: `1/(2 sigma)` inside the window, else 0."""
         listening = (state - self.threshold).abs() <= self.sigma
         return torch.where(listening, 1 / (2 * self.sigma), 0.0).to(state.dtype)
+
+
+@dataclass(frozen=True)
+class Winners(Heaviside):
+    """Bits that compete: of each group only the `k` with the largest state may be 1.
+
+    `rho(s) = 1` where `s >= threshold` and fewer than k of the group are ahead: have a larger
+    state, or the same and a lower number. A layer of them still minimises the energy with its
+    neighbours held, now among the activities that have at most k ones in a group.
+
+    Args:
+        k: how many of a group may be on.
+        group: how many adjacent neurons of a vector, or channels at one place of an image, compete;
+            by default all.
+
+    >>> Winners(k=2)(torch.tensor([[0.7, 0.9, 0.7, 0.1]]))
+    tensor([[ True,  True, False, False]])
+    """
+
+    k: int = 1
+    group: int | None = None
+
+    name: ClassVar[str] = "winners"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, value in (("k", self.k), ("group", self.group)):
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise BinepError(f"Winners {name}={value!r}: it must be an integer of at least 1")
+
+    def check_layer(self, shape: Sequence[int]) -> None:
+        """See that the neurons, or channels, of a layer can be divided into groups."""
+        if self.group is not None and shape[0] % self.group:
+            raise BinepError(
+                f"Winners group={self.group} on a layer of {shape[0]} neurons or channels: allowed "
+                "is what divides them"
+            )
+
+    def __call__(self, state: Tensor) -> Tensor:
+        groups = state.unflatten(1, (-1, self.group or state.shape[1]))
+        # A stable sort keeps the lower of equal ones ahead.
+        order = groups.sort(dim=2, descending=True, stable=True).indices
+        ahead = torch.zeros_like(groups, dtype=torch.bool)
+        ahead.scatter_(2, order[:, :, : self.k], True)
+        return ahead.flatten(1, 2) & super().__call__(state)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from binep.core.weights import RealWeight
 from binep.errors import BinepError
 
 RATES = ("gamma", "tau", "lr_bias", "lr_scale", "lr_weight")
+NEVER_ZERO = 1e-10  # what square roots are raised by before something is divided by them
 
 
 class _WithoutCompiler(Optimizer):
@@ -24,7 +26,7 @@ class _WithoutCompiler(Optimizer):
         inspect.unwrap(Optimizer.add_param_group)(self, param_group)
 
 
-def flips(weights: Tensor, momentum: Tensor, threshold: float) -> Tensor:
+def flips(weights: Tensor, momentum: Tensor, threshold: float | Tensor) -> Tensor:
     """Which weights flip: `|m| > tau` and `sign(m) = sign(w)`."""
     return (momentum.abs() > threshold) & (momentum.sign() == weights.sign())
 
@@ -56,6 +58,9 @@ class Bop(_WithoutCompiler):
     >>> bop.step(), w.tolist()
     ([1], [-1.0, -1.0])
     """
+
+    arrays: ClassVar[tuple[str, ...]] = ("momentum",)
+    """What of `state[p]` is like the parameter."""
 
     def __init__(
         self,
@@ -100,6 +105,10 @@ class Bop(_WithoutCompiler):
             return torch.zeros_like(parameter)
         return state["decay"] * state["momentum"]
 
+    def compared(self, parameter: Tensor) -> Tensor:
+        """What is compared with tau, sign apart: m."""
+        return self.momentum(parameter)
+
     def _flip(self, p: Tensor, group: dict[str, Any]) -> int:
         if p.grad is None:
             return 0
@@ -107,7 +116,7 @@ class Bop(_WithoutCompiler):
         self.state[p]["momentum"].add_(p.grad * rate)
         return self._flip_where_due(p, threshold)
 
-    def _flip_where_due(self, p: Tensor, threshold: float) -> int:
+    def _flip_where_due(self, p: Tensor, threshold: float | Tensor) -> int:
         flip = flips(p, self.state[p]["momentum"], threshold)
         p.copy_(torch.where(flip, -p, p))
         count = int(flip.sum())
@@ -135,6 +144,52 @@ class Bop(_WithoutCompiler):
         noise = torch.empty(p.shape, dtype=p.dtype, device=place)
         noise.normal_(0, group["noise"] * group["gamma"], generator=self.generator)
         return noise.to(p.device)
+
+
+class SecondOrderBop(Bop):
+    """Bop whose momentum is measured by how large gradients are (Suarez-Ramirez et al. 2021).
+
+        m <- (1 - gamma) m + gamma g        v <- (1 - sigma) v + sigma g^2        both start at 0
+        flip w_i  where |m_i| / (sqrt(v_i) + 1e-10) > tau and sign(m_i) = sign(w_i)
+
+    So a tau means the same whatever a coupling's gradients are multiplied by: it is the biased one
+    of the paper's two versions. `state[p]` holds v as `square`, besides.
+
+    Args:
+        sigma: rate of v, above 0 and at most 1.
+        params, gamma, tau, noise, generator: as for `Bop`.
+
+    >>> w = nn.Parameter(torch.tensor([1.0, 1.0]))
+    >>> bop = SecondOrderBop([w], sigma=1.0, gamma=0.5, tau=0.4)
+    >>> w.grad = torch.tensor([1e-6, 1e3])
+    >>> bop.step(), [round(m, 3) for m in bop.compared(w).tolist()]
+    ([2], [0.5, 0.5])
+    """
+
+    arrays: ClassVar[tuple[str, ...]] = ("momentum", "square")
+
+    def __init__(self, params: Iterable[Any], sigma: float, **options: Any) -> None:
+        if not 0 < sigma <= 1:
+            raise BinepError(f"Bop sigma={sigma}: allowed is a number above 0 and at most 1")
+        self.sigma = sigma
+        super().__init__(params, **options)
+
+    def compared(self, parameter: Tensor) -> Tensor:
+        """What is compared with tau, sign apart: m / (sqrt(v) + 1e-10)."""
+        state = self.state[parameter]
+        if not state:
+            return torch.zeros_like(parameter)
+        return self.momentum(parameter) / (state["square"].sqrt() + NEVER_ZERO)
+
+    def _flip(self, p: Tensor, group: dict[str, Any]) -> int:
+        if p.grad is None:
+            return 0
+        rate, threshold = self.prepare(p, group)
+        state = self.state[p]
+        state["momentum"].add_(p.grad * rate)
+        square = state.setdefault("square", torch.zeros_like(p))
+        square.lerp_(p.grad.square(), self.sigma)
+        return self._flip_where_due(p, threshold * (square.sqrt() + NEVER_ZERO))
 
 
 def _decayed(momentum: Tensor, decay: float, gamma: float) -> float:
@@ -249,6 +304,7 @@ def assign_optimizers(
     lr_scale: float | Sequence[float] | None = None,
     lr_weight: float | Sequence[float] | None = None,
     noise: float = 0.0,
+    sigma: float | None = None,
     generator: torch.Generator | None = None,
 ) -> Optimizers:
     """Give every parameter of a network its optimizer: Bop for signs, SGD for the rest.
@@ -258,6 +314,7 @@ def assign_optimizers(
 
     Args:
         gamma, tau, noise, generator: of `Bop`, for the signs of binary couplings.
+        sigma: makes it a `SecondOrderBop`.
         lr_bias: SGD's rate for biases. lr_scale: for learnt scales. lr_weight: for real weights.
     """
     rates = {
@@ -287,8 +344,9 @@ def assign_optimizers(
                 claim(scaled, n, coupling.scale, lr="lr_scale")
         if coupling.bias is not None:
             claim(moved, n, coupling.bias, lr="lr_bias")
+    of_bop = partial(Bop) if sigma is None else partial(SecondOrderBop, sigma=sigma)
     optimizers = Optimizers(
-        Bop(flipped, noise=noise, generator=generator) if flipped else None,
+        of_bop(flipped, noise=noise, generator=generator) if flipped else None,
         PlainSGD(moved, lr=0.0) if moved else None,
         PositiveSGD(scaled) if scaled else None,
     )

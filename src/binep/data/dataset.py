@@ -70,6 +70,14 @@ class Dataset:
         train, test = Split(images[:kept], labels[:kept]), Split(images[kept:], labels[kept:])
         return replace(self, train=train, test=test)
 
+    def first(self, count: int) -> "Dataset":
+        """Only the first `count` training images; the test images stay."""
+        if not 0 < count <= len(self.train):
+            raise BinepError(
+                f"cannot take {count} of the {len(self.train)} training images of {self.name}"
+            )
+        return replace(self, train=Split(self.train.images[:count], self.train.labels[:count]))
+
     def inputs(self, images: Tensor) -> Tensor:
         """What a network receives for `images` (count, *image_shape).
 

@@ -187,7 +187,7 @@ def _with_taus(bench: Workbench, recipe: Recipe, batches: int, quantile: float) 
     taus, bop = [], trainer.optimizers.bop
     assert bop is not None
     for n, coupling in enumerate(trainer.network.couplings):
-        values = bop.momentum(coupling.signs).detach().abs().flatten()
+        values = bop.compared(coupling.signs).detach().abs().flatten()
         tau = values.sort().values[min(int(quantile * len(values)), len(values) - 1)].item()
         if tau == 0:
             raise BinepError(

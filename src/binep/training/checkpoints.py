@@ -121,10 +121,11 @@ def restore(trainer: Trainer, tensors: Tensors, facts: Facts) -> None:
         for group in optimizer.param_groups:
             (parameter,), n = group["params"], str(group["coupling"])
             if isinstance(optimizer, Bop) and f"momentum.{n}" in tensors:
+                arrays = {
+                    name: tensors[f"{name}.{n}"].to(parameter.device) for name in optimizer.arrays
+                }
                 optimizer.state[parameter].update(
-                    momentum=tensors[f"momentum.{n}"].to(parameter.device),
-                    decay=facts["decay"][n],
-                    flips=facts["flips"][n],
+                    **arrays, decay=facts["decay"][n], flips=facts["flips"][n]
                 )
             if isinstance(optimizer, PositiveSGD) and n in facts["clamped"]:
                 count = torch.tensor(facts["clamped"][n], device=parameter.device)
@@ -177,16 +178,16 @@ def _check(trainer: Trainer, tensors: Tensors, facts: Facts) -> None:
     stored = trainer.network.stored()
     _check_tensors(stored, tensors)
     known = {*stored, *(f"random.{name}" for name in trainer.streams)}
-    momenta = {f"momentum.{n}": p for n, p in _momenta(trainer)}
+    momenta = dict(_momenta(trainer))
     _check_facts(trainer, facts)
     # Before the first mini-batch there are none.
     begun = facts["epoch"] > 0 or facts["position"] > 0
     kept = {name: p for name, p in momenta.items() if begun or name in tensors}
     _check_tensors(kept, tensors)
     for name in kept:
-        decay, flips = (
-            facts[key].get(name.removeprefix("momentum.")) for key in ("decay", "flips")
-        )
+        if name.startswith("square.") and bool((tensors[name] < 0).any()):
+            raise BinepError(f"checkpoint: {name} holds numbers below 0")
+        decay, flips = (facts[key].get(name.partition(".")[2]) for key in ("decay", "flips"))
         if not (isinstance(decay, float) and 0 < decay <= 1):
             raise BinepError(
                 f"checkpoint: decay of {name} is {decay!r}: allowed is above 0 up to 1"
@@ -293,10 +294,12 @@ def _is_amount(value: Any) -> bool:
 
 
 def _momenta(trainer: Trainer) -> Iterator[tuple[str, Tensor]]:
-    """What Bop flips, by the number of its coupling."""
+    """What Bop flips, by the names of the arrays that it keeps for it."""
     bop = trainer.optimizers.bop
-    for group in bop.param_groups if bop is not None else []:
-        yield str(group["coupling"]), group["params"][0]
+    if bop is not None:
+        for group in bop.param_groups:
+            for array in bop.arrays:
+                yield f"{array}.{group['coupling']}", group["params"][0]
 
 
 def _pack(trainer: Trainer) -> tuple[Tensors, Facts]:
@@ -317,7 +320,7 @@ def _pack(trainer: Trainer) -> tuple[Tensors, Facts]:
             (parameter,), n = group["params"], str(group["coupling"])
             state = optimizer.state[parameter]
             if isinstance(optimizer, Bop) and state:
-                tensors[f"momentum.{n}"] = state["momentum"]
+                tensors |= {f"{array}.{n}": state[array] for array in optimizer.arrays}
                 facts["decay"][n], facts["flips"][n] = state["decay"], state["flips"]
             if isinstance(optimizer, PositiveSGD):
                 facts["clamped"][n] = int(state.get("clamped", 0))

@@ -145,6 +145,12 @@ class DataKeys:
         example=10000,
         low=0,
     )
+    train: int = _key(
+        "Number of training images, the first ones, that are trained on; 0: all.",
+        0,
+        example=5000,
+        low=0,
+    )
 
     @property
     def published(self) -> Source | None:
@@ -430,6 +436,14 @@ class OptimizerKeys:
         example=5e-7,
         low=0,
     )
+    sigma: float | None = _key(
+        "Makes Bop one of second order: v <- (1 - sigma) v + sigma g^2, and tau is compared with "
+        "|m| / (sqrt(v) + 1e-10). By default it is not.",
+        None,
+        example=1e-3,
+        above=0,
+        high=1,
+    )
     lr_bias: PerCoupling | None = _key(
         "Learning rate of biases.", None, example=[0.05, 0.025], low=0
     )
@@ -641,8 +655,12 @@ class Recipe:
         return found
 
     def hold_out(self, dataset: Dataset) -> Dataset:
-        """The data set, with the validation images in place of the test set if any are asked."""
-        return dataset.holdout(self.data.validation) if self.data.validation else dataset
+        """The data set, with the validation images in place of the test set if any are asked.
+
+        Of the training images so many as are to be trained on.
+        """
+        kept = dataset.holdout(self.data.validation) if self.data.validation else dataset
+        return kept.first(self.data.train) if self.data.train else kept
 
     def build_network(self, generator: torch.Generator | None = None) -> Network:
         """A fresh network, float32 on the CPU, with every draw from `generator`.
@@ -718,6 +736,7 @@ class Recipe:
             lr_scale=keys.lr_scale,
             lr_weight=keys.lr_weight,
             noise=keys.momentum_noise,
+            sigma=keys.sigma,
             generator=generator,
         )
         return (
@@ -1055,7 +1074,14 @@ def _resolve(recipe: Recipe) -> Recipe:
             f"data.validation={recipe.data.validation}: allowed is less than the {train} training "
             f"images of {recipe.data.name}"
         )
-    if recipe.training.batch_size > (most := train - recipe.data.validation):
+    most = train - recipe.data.validation
+    if recipe.data.train > most:
+        raise BinepError(
+            f"data.train={recipe.data.train}: allowed is at most {most}, the training images of "
+            f"{recipe.data.name} that are not for validation"
+        )
+    most = recipe.data.train or most
+    if recipe.training.batch_size > most:
         raise BinepError(
             f"training.batch_size={recipe.training.batch_size}: allowed is at most {most}, the "
             f"training images of {recipe.data.name}"
