@@ -72,7 +72,7 @@ for tau in (5e-7, 5e-5, 5e-3):
     right.plot(epochs, [line["test_error"]["average"] for line in lines], "o-")
 left.set(xlabel="epoch", ylabel="pi of the first coupling")
 right.set(xlabel="epoch", ylabel="test error, %")
-left.legend()
+_ = left.legend()
 
 # %% [markdown]
 # A good value starts between -2 and -4 and falls as the network settles. `binep tune RECIPE` looks for gamma and tau that

@@ -39,7 +39,8 @@ class Classifier(ClassifierMixin, BaseEstimator):
     Args:
         hidden: neurons of each hidden layer.
         activations: "real", or "binary" for neurons that send one bit.
-        epochs, batch_size: of `fit`; `partial_fit` takes one epoch.
+        epochs: of `fit`; `partial_fit` takes one.
+        batch_size: samples in a mini-batch.
         random_state: seed of the weights and of the order of samples, or a numpy generator.
         verbose: whether to show progress.
 

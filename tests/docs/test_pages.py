@@ -5,7 +5,6 @@ folder; one behind `<!-- file: NAME -->` is written there first. Every other lin
 `binep` goes through the command line's parser: what a page names has to exist.
 """
 
-import base64
 import re
 import shlex
 import shutil
@@ -21,7 +20,7 @@ import typer
 from typer.testing import CliRunner
 
 from binep.cli import app
-from binep.deploy import c_program, web_page
+from binep.deploy import c_program
 from binep.deploy.export import learning_rule, store
 from binep.deploy.learning import FixedRule
 from binep.engines import select
@@ -102,16 +101,6 @@ def test_a_command_that_does_not_exist_is_seen():
     )
     with pytest.raises(Exception, match="--sed"):
         command.make_context(name, rest)
-
-
-def test_the_playground_of_the_docs_is_what_the_package_would_write():
-    """Around its network: else `python docs/figures/playground.py` writes it anew."""
-    page = (ROOT / "docs" / "playground" / "mnist.html").read_text("utf-8")
-    contents = web_page.contents_of(page)
-    assert page == web_page.fill(contents)
-    shipped = Path(web_page.__file__).parent / "web" / "engine.wasm"
-    assert base64.b64decode(contents["wasm"]) == shipped.read_bytes()
-    assert len(page) < 2**20
 
 
 def test_what_the_readme_reaches_is_the_evidence():

@@ -11,6 +11,8 @@ from urllib.parse import unquote, urldefrag
 
 import pytest
 
+from binep.deploy import web_page
+
 ROOT = Path(__file__).parents[2]
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.py"))
 
@@ -36,7 +38,16 @@ def test_every_tutorial_has_run(site: Path):
     for tutorial in TUTORIALS:
         page = (site / "tutorials" / tutorial.stem / "index.html").read_text("utf-8")
         assert "data:image/png;base64" in page, tutorial.name
-        assert "%% [markdown]" not in page and "<matplotlib" not in page, tutorial.name
+        assert "%% [markdown]" not in page and "&lt;matplotlib" not in page, tutorial.name
+
+
+def test_the_playground_has_learnt_and_its_page_says_so(site: Path):
+    page = (site / "playground" / "live.html").read_text("utf-8")
+    facts = json.loads(web_page.contents_of(page)["facts"])
+    assert page == web_page.fill(web_page.contents_of(page)) and len(page) < 2**20
+    assert facts["origin"]["test_error"]["average"] < 10
+    text = (site / "playground" / "index.html").read_text("utf-8")
+    assert f"{facts['origin']['test_error']['average']:.2f} % test error" in text
 
 
 def test_links_inside_the_site_hold(site: Path):

@@ -224,7 +224,8 @@ class Dense(Coupling):
     """All-to-all coupling: up `W a + b`, down `W^T a`.
 
     Args:
-        below, above: numbers of neurons. An image below is flattened.
+        below: number of neurons of the layer below. An image is flattened.
+        above: number of neurons of the layer above.
         binary: `W = scale * signs` with one scale; otherwise a real weight.
         bias: whether the layer above has a bias, (above,).
         learn_scale: whether the scale is trained.
@@ -290,11 +291,15 @@ class ConvPool(Coupling):
     wins. Rows and columns that do not fill a pool are dropped.
 
     Args:
-        below, above: numbers of channels.
-        kernel: side of the square kernel. padding: zeros around the layer below.
+        below: number of channels of the layer below.
+        above: number of channels of the layer above.
+        kernel: side of the square kernel.
+        padding: zeros around the layer below.
         pool: side of the square pool, 1 for none.
         binary: `W = scale * signs` with one scale for each output channel.
-        bias, learn_scale, generator: as for `Dense`; the bias is (above,).
+        bias: whether the layer above has a bias for each channel, (above,).
+        learn_scale: whether the scales are trained.
+        generator: source of the initial draw; the global one by default.
 
     >>> coupling = ConvPool(1, 32, kernel=5, padding=2, pool=2)
     >>> drive, switches = coupling.up(torch.rand(64, 1, 28, 28))

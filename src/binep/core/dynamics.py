@@ -27,7 +27,7 @@ class Dynamics(Protocol):
 
 @dataclass(frozen=True)
 class Prototypical:
-    """`s <- rho(drive)`, nudged `s <- rho(drive) + nudge` (eq:prototypical-settings).
+    """`s <- rho(drive)`, nudged `s <- rho(drive) + nudge` (eq. 25).
 
     Attributes:
         clamp_nudged: whether a nudged state is clamped to the neuron's range, [0, 1].
@@ -50,7 +50,7 @@ class Prototypical:
 
 @dataclass(frozen=True)
 class EnergyBased:
-    """`s <- clamp((1-dt) s + dt (rho'(s) drive + nudge), 0, 1)` (eq:dynamics-nudged-phase).
+    """`s <- clamp((1-dt) s + dt (rho'(s) drive + nudge), 0, 1)` (eq. 22).
 
     Where activities are not within [0, 1] states are clamped to the neuron's own range.
     """

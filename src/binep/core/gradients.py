@@ -87,7 +87,7 @@ class Whole(Protocol):
 class EquilibriumPropagation:
     """Gradients from the difference of two equilibria, local to every synapse.
 
-    With `D(f) = f(nudged) - f(free)`, batch mean (eq:annexe-ep-learning-rule-proto), and all of it
+    With `D(f) = f(nudged) - f(free)`, batch mean (eq. 28), and all of it
     times `d` of the layer above, which is 1 unless feedback is scaled (`Network.energy_factors`):
 
         dL/dW     = -(1/beta) D(a_above a_below^T)      dense

@@ -97,7 +97,7 @@ def errors(network: Network, state: State, labels: Tensor) -> dict[str, int]:
 
 
 def pi(flips: int, weights: int) -> float:
-    """`ln(flips / weights + e^-9)`: how busy a coupling was in an epoch (eq:metric-bop).
+    """`ln(flips / weights + e^-9)`: how busy a coupling was in an epoch (eq. 6).
 
     >>> round(pi(0, 100), 3), round(pi(100, 100), 3)
     (-9.0, 0.0)

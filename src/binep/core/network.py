@@ -58,7 +58,8 @@ class Network(nn.Module):
             each layer that relaxes. By default bits with "hopfield" dynamics, else real.
         dynamics: "prototypical" (real activations), "energy", with step `dt`, or "hopfield": bits
             without an inner state.
-        per_class: output neurons a class, adjacent. classes: how many there are.
+        per_class: output neurons for each class, adjacent.
+        classes: number of classes.
         initial_state: of all neurons at t = 0. By default that of the paper: 1 for energy-based
             dynamics, else 1/2 with a convolution in the chain, else 0; 0 with bits alone.
         dt: time step of the energy-based dynamics.
@@ -380,7 +381,7 @@ class Network(nn.Module):
         return self.couplings[-1].up(self.neurons[-1](state[-1]))[0]
 
     def loss(self, state: State, target: Tensor) -> Tensor:
-        """Batch mean of `1/2 |y - s_top|^2` (eq:mse-cost-function), or of the cross-entropy.
+        """Batch mean of `1/2 |y - s_top|^2` (eq. 18), or of the cross-entropy.
 
         Of bits alone it is `1/2 |y - a_top|^2`.
         """

@@ -65,9 +65,9 @@ class HardSigmoid:
 
 @dataclass(frozen=True)
 class Heaviside:
-    """Binary activations (eq:heavi): `rho(s) = 1 if s >= threshold else 0`, sent as a bool tensor.
+    """Binary activations (eq. 11): `rho(s) = 1 if s >= threshold else 0`, sent as a bool tensor.
 
-    The slope is the pseudo-derivative of eq:def-pseudo-derivative: `1/(2 sigma)` where
+    The slope is the pseudo-derivative of eq. 14: `1/(2 sigma)` where
     `|s - threshold| <= sigma`, else 0.
 
     >>> Heaviside()(torch.tensor([0.49, 0.5, 1.0]))

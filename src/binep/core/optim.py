@@ -32,7 +32,7 @@ def flips(weights: Tensor, momentum: Tensor, threshold: float | Tensor) -> Tenso
 
 
 class Bop(_WithoutCompiler):
-    """The binary optimizer of Helwegen et al. (alg:bop), without latent weights.
+    """The binary optimizer of Helwegen et al. (Algorithm 1), without latent weights.
 
         m <- (1 - gamma) m + gamma g        m starts at 0
         flip w_i  where |m_i| > tau and sign(m_i) = sign(w_i)
@@ -313,9 +313,14 @@ def assign_optimizers(
     leaves its parameters without an optimizer, which is an error if there are any to train.
 
     Args:
-        gamma, tau, noise, generator: of `Bop`, for the signs of binary couplings.
+        gamma: rate of `Bop`, for the signs of binary couplings.
+        tau: threshold of `Bop`.
         sigma: makes it a `SecondOrderBop`.
-        lr_bias: SGD's rate for biases. lr_scale: for learnt scales. lr_weight: for real weights.
+        lr_bias: learning rate of SGD for biases.
+        lr_scale: learning rate of SGD for learnt scales.
+        lr_weight: learning rate of SGD for real weights.
+        noise: standard deviation of `Bop`'s initial momentum, in units of gamma.
+        generator: source of that noise.
     """
     rates = {
         name: _per_coupling(name, value, len(network.couplings))

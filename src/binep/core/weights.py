@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 # The paper learns alpha from the *scaled* weights, and for dense couplings from one half of
-# a^T W a (eq:learning-rule-proto, eq:learning-rule-eb). Its learning rates include both factors.
+# a^T W a (supplement, section D.2). Its learning rates include both factors.
 DENSE_SCALE_RULE: Final = 0.5
 CONV_SCALE_RULE: Final = 1.0
 
@@ -56,7 +56,7 @@ def is_power_of_two(values: Tensor) -> Tensor:
 
 
 class BinaryWeight(nn.Module):
-    """`W = scale * signs` with signs in {-1, +1} (alg:init-alpha).
+    """`W = scale * signs` with signs in {-1, +1} (Algorithm 3).
 
     Args:
         draw: initial real weights, (out, ...). `signs = sign(draw)`, `scale = mean |draw|`.

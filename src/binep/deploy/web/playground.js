@@ -266,7 +266,7 @@ class Playground {
     element("time").max = this.trace.length - 1;
     element("time").value = this.t;
     element("step").textContent = `${this.t} / ${this.trace.length - 1}`;
-    element("play").textContent = this.playing ? "\u23f8\ufe0e" : "\u25b6\ufe0e";
+    element("play").classList.toggle("playing", this.playing);
     element("play").setAttribute("aria-label", this.playing ? "Pause" : "Play");
   }
 
