@@ -1,11 +1,13 @@
 // Drives a core that Yosys has turned into C++ (CXXRTL) with the vectors of an export, and writes
 // what it did, as text in the form of those vectors.
 //
-//   cxxrtl IMAGES INPUTS TRACED MEMORIES...
+//   cxxrtl IMAGES INPUTS TRACED STATES MEMORIES...
 //
 //   classes.out   what each image was read as
+//   outputs.out   the outputs that each was read by
 //   cycles.out    cycles that each took
-//   states.out    after every step of the first TRACED images: the words of all state memories
+//   states.out    after every step of the first TRACED images: the words of the memory STATES of
+//                 every layer
 //   NAME.out      in the end: the words of each memory NAME=PATH
 #include "core.cc"
 
@@ -25,6 +27,8 @@ static std::vector<unsigned> read(const std::string &name) {
 
 static void write(FILE *to, const cxxrtl::debug_item &memory) {
     size_t chunks = (memory.width + 31) / 32;
+    if (memory.outline)
+        memory.outline->eval();
     for (size_t word = 0; word < memory.depth; word++) {
         for (size_t k = chunks; k-- > 0;)
             fprintf(to, "%08x", memory.curr[word * chunks + k]);
@@ -37,12 +41,14 @@ int main(int argc, char **argv) {
     unsigned traced = std::stoul(argv[3]);
     auto pixels = read("vectors_pixels.mem"), labels = read("vectors_labels.mem");
     auto lessons = read("vectors_lessons.mem");
+    std::string kept = argv[4];
 
     cxxrtl_design::p_binep__core core;
     cxxrtl::debug_items items;
     core.debug_info(&items, nullptr, "");
     FILE *classes = fopen("classes.out", "w"), *states = fopen("states.out", "w");
-    FILE *cycles = fopen("cycles.out", "w");
+    FILE *cycles = fopen("cycles.out", "w"), *outputs = fopen("outputs.out", "w");
+    const auto &shown_valid = items.at("shown_valid").front(), &shown = items.at("shown").front();
 
     auto clock = [&] {
         core.p_clk.set(true);
@@ -74,10 +80,16 @@ int main(int argc, char **argv) {
             sent += sent < inputs && core.p_pixel__ready.get<bool>();
             labelled |= core.p_label__ready.get<bool>();
             if (core.p_stepped.get<bool>() && image < traced)
-                for (int layer = 1; items.count("layer" + std::to_string(layer)
-                                                + " state_memory content"); layer++)
-                    write(states, items.at("layer" + std::to_string(layer)
-                                           + " state_memory content").front());
+                for (int layer = 1;; layer++) {
+                    auto name = "layer" + std::to_string(layer) + " " + kept;
+                    if (!items.count(name))
+                        break;
+                    write(states, items.at(name).front());
+                }
+            if (shown_valid.outline)
+                shown_valid.outline->eval();
+            if (*shown_valid.curr & 1)
+                write(outputs, shown);
             if (core.p_result__valid.get<bool>())
                 break;
             clock();
@@ -88,7 +100,7 @@ int main(int argc, char **argv) {
         fprintf(cycles, "%x\n", core.p_register__value.get<unsigned>());
         clock();
     }
-    for (int k = 4; k < argc; k++) {
+    for (int k = 5; k < argc; k++) {
         std::string argument = argv[k];
         size_t split = argument.find('=');
         FILE *to = fopen((argument.substr(0, split) + ".out").c_str(), "w");
@@ -97,5 +109,6 @@ int main(int argc, char **argv) {
     }
     fclose(classes);
     fclose(cycles);
+    fclose(outputs);
     fclose(states);
 }

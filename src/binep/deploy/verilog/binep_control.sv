@@ -6,6 +6,7 @@ module binep_control #(
     parameter int INPUTS = 64,
     parameter int COUPLINGS = 2,
     parameter int PER_CLASS = 10,
+    parameter int TURNS = 1,                         // of a step: 2 if odd and even layers alternate
     parameter int PHASES = 1,
     parameter int PLUS = 0,
     parameter int MINUS = 0,
@@ -16,6 +17,7 @@ module binep_control #(
     parameter logic [COUPLINGS*32-1:0] THRESHOLDS = 0,
     parameter logic [COUPLINGS*32-1:0] HALF_LIVES = 0,
     parameter logic [COUPLINGS*32-1:0] BIAS_STEPS = 0,
+    parameter logic [31:0] MARGIN = 0,
     parameter logic [31:0] SEED = 1,
     parameter int RANDOM_SIGN = 0,
     parameter int REVERSE = 0,                       // whether the span of betas is negative
@@ -43,10 +45,13 @@ module binep_control #(
     output logic                         start,
     output logic [3:0]                   command,
     input  logic                         busy,
+    input  logic                         changed,    // a bit has, when its layer moved last
+    output logic                         turn,
     output logic                         keep_plus,
     output logic                         keep_minus,
     output logic                         keep_state,
     output logic signed [BETA_WIDTH-1:0] beta,
+    output logic signed [BETA_WIDTH-1:0] margin,
     output logic                         nudge_anew,
     output logic [15:0]                  first_target,
     output logic [15:0]                  last_target,
@@ -64,7 +69,7 @@ module binep_control #(
 
     // --- registers --------------------------------------------------------------------------------
     logic                    learns;
-    logic [31:0]             seed, cycles, images;
+    logic [31:0]             seed, cycles, images, steps_taken, handicap;
     logic [PHASES*32-1:0]    steps, betas;
     logic [COUPLINGS*32-1:0] half_lives, ages;
     logic [3:0]              state, following;
@@ -83,6 +88,8 @@ module binep_control #(
             8'h05: register_value = events;
             8'h06: register_value = flips;
             8'h07: register_value = images;
+            8'h08: register_value = handicap;
+            8'h09: register_value = steps_taken;
             default: ;
         endcase
         for (int p = 0; p < PHASES; p++) begin
@@ -99,21 +106,26 @@ module binep_control #(
     always_ff @(posedge clk)
         if (reset) begin
             learns <= 1'b0;
+            handicap <= MARGIN;
             steps <= STEPS;
             betas <= BETAS;
             thresholds <= THRESHOLDS;
             half_lives <= HALF_LIVES;
             bias_steps <= BIAS_STEPS;
         end else if (register_write) begin
-            if (register_at == 8'h01) learns <= LEARNING != 0 && register_written[0];
-            for (int p = 0; p < PHASES; p++) begin
+            for (int p = 0; p < PHASES; p++)
                 if (register_at == 8'h10 + 8'(2 * p)) steps[32*p +: 32] <= register_written;
-                if (register_at == 8'h11 + 8'(2 * p)) betas[32*p +: 32] <= register_written;
-            end
-            for (int n = 0; n < COUPLINGS; n++) begin
-                if (register_at == 8'h20 + 8'(4 * n)) thresholds[32*n +: 32] <= register_written;
-                if (register_at == 8'h21 + 8'(4 * n)) half_lives[32*n +: 32] <= register_written;
-                if (register_at == 8'h22 + 8'(4 * n)) bias_steps[32*n +: 32] <= register_written;
+            // Without learning these are constants, and synthesis leaves them out.
+            if (LEARNING != 0) begin
+                if (register_at == 8'h01) learns <= register_written[0];
+                if (register_at == 8'h08) handicap <= register_written;
+                for (int p = 0; p < PHASES; p++)
+                    if (register_at == 8'h11 + 8'(2 * p)) betas[32*p +: 32] <= register_written;
+                for (int n = 0; n < COUPLINGS; n++) begin
+                    if (register_at == 8'h20 + 8'(4 * n)) thresholds[32*n +: 32] <= register_written;
+                    if (register_at == 8'h21 + 8'(4 * n)) half_lives[32*n +: 32] <= register_written;
+                    if (register_at == 8'h22 + 8'(4 * n)) bias_steps[32*n +: 32] <= register_written;
+                end
             end
         end
 
@@ -151,22 +163,27 @@ module binep_control #(
 
     // --- the order of events ----------------------------------------------------------------------
     logic [3:0]  restores, constant;
-    logic        issued, done, last_step, last_phase;
+    logic        issued, done, step_ends, last_step, phase_ends, last_phase;
     logic [31:0] mixed_1, mixed_2, mixed;
     logic signed [BETA_WIDTH-1:0] strength;
 
     assign restores = 4'(RESTORES);
     assign constant = 4'(CONSTANT);
     assign done = issued && !start && !busy;
-    assign stepped = state == STEP && done;
-    assign last_step = step == steps[32*phase +: 32] - 1;
+    assign step_ends = state == STEP && turn == 1'(TURNS - 1);
+    assign stepped = step_ends && done;
+    // In turn, a step that changes no bit is the last: from there on none would.
+    assign last_step = step == steps[32*phase +: 32] - 1 || (TURNS > 1 && !changed);
+    assign phase_ends = step_ends && last_step;
     assign last_phase = !learns || phase == 2'(PHASES - 1);
-    // The bits and states at the end of a phase are written by its last step.
-    assign keep_plus = last_step && phase == 2'(PLUS);
-    assign keep_minus = last_step && phase == 2'(MINUS);
-    assign keep_state = last_step && phase == 0;
+    // The bits and states at the end of a phase are written by its last step; by every step where
+    // only its end tells whether it was the last.
+    assign keep_plus = (TURNS > 1 || last_step) && phase == 2'(PLUS);
+    assign keep_minus = (TURNS > 1 || last_step) && phase == 2'(MINUS);
+    assign keep_state = (TURNS > 1 || last_step) && phase == 0;
     assign strength = betas[32*phase +: BETA_WIDTH];
     assign beta = negative ? -strength : strength;
+    assign margin = learns ? handicap[BETA_WIDTH-1:0] : '0;
     assign nudge_anew = !constant[phase] || step == 0;
     assign reverse = negative == (REVERSE != 0);
     // xorshift32; bit 16 decides.
@@ -177,8 +194,8 @@ module binep_control #(
     // What follows a step, or the readout.
     always_comb begin
         following = SCAN;
-        if (state == STEP && last_step && phase == 0) following = SHOW;
-        else if (state == SHOW || (state == STEP && last_step))
+        if (phase_ends && phase == 0) following = SHOW;
+        else if (state == SHOW || phase_ends)
             following = last_phase ? (learns ? LEARN : HAND_OVER)
                   : restores[phase + 1'b1] ? RESTORE : SCAN;
     end
@@ -191,13 +208,15 @@ module binep_control #(
             result_valid <= 1'b0;
             seed <= SEED;
             negative <= 1'b0;
+            turn <= 1'b0;
             images <= '0;
+            steps_taken <= '0;
             ages <= '0;
             leaks <= {COUPLINGS{1'b1}};
             cycles <= '0;
         end else begin
             start <= 1'b0;
-            if (register_write && register_at == 8'h03) seed <= register_written;
+            if (LEARNING != 0 && register_write && register_at == 8'h03) seed <= register_written;
             if (result_valid && result_ready) result_valid <= 1'b0;
             if (state != READY) cycles <= cycles + 1;
             if (state == READY) begin
@@ -206,6 +225,7 @@ module binep_control #(
                     cycles <= '0;
                     step <= '0;
                     phase <= '0;
+                    steps_taken <= '0;
                     if (learns && RANDOM_SIGN != 0) begin
                         seed <= mixed;
                         negative <= !mixed[16];
@@ -228,9 +248,13 @@ module binep_control #(
                     SCAN: state <= STEP;
                     STEP, SHOW: begin
                         state <= following;
-                        if (state == STEP && !(last_step && phase == 0)) step <= step + 1;
-                        if (following == RESTORE || (following == SCAN && (state == SHOW || last_step)))
-                        begin
+                        if (state == STEP && TURNS > 1) turn <= !turn;
+                        if (step_ends) begin
+                            step <= step + 1;
+                            steps_taken <= steps_taken + 1;
+                        end
+                        if (following == RESTORE
+                            || (following == SCAN && (state == SHOW || phase_ends))) begin
                             step <= '0;
                             phase <= phase + 1'b1;
                         end
