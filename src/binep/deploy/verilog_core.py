@@ -215,8 +215,9 @@ def write(core: Core, to: Path, vectors: Vectors) -> list[Path]:
     }
     files |= modules(core)
     files |= memories(core, core.model, "coupling{}_weights.mem", "layer{}_biases.mem")
-    files |= _vectors(core, vectors)
-    states = files["vectors_states.mem"].count("\n")
+    shown = _vectors(core, vectors)
+    states = shown["vectors_states.mem"].count("\n")
+    files |= shown
     files["testbench_network.svh"] = "\n".join(_testbench(core, vectors, states)) + "\n"
     files["README.md"] = _readme(core, vectors)
     return write_files(to, files)
@@ -741,6 +742,59 @@ def core_memories(core: Core) -> list[Memory]:
     return found
 
 
+# What the README says of neurons with a state, and of bits alone.
+_OF_STATES = {
+    "DYNAMICS": "energy-based dynamics",
+    "KEPT": "states",
+    "BOXED": "states ",
+    "SHOWN": "states",
+    "MOVE": "All layers move at once.",
+    "BOUND": "",
+    "STATES_OR": "states or ",
+    "STEPS_FILE": "",
+    "STATE_ROW": "| state | @STATE_WIDTH@, 0 to 2^@STATE_BITS@ | 2^-@STATE_BITS@ |\n",
+    "ARITHMETIC": """\
+    drive = gain_up * up + bias + gain_down * down          all layers at once
+    D     = floor(drive / 2^(@PARAMETER_BITS@ - @STATE_BITS@)) + nudge, kept in [-1, 2]
+    s     = floor((s + D) / 2), kept in [0, 1];  bit = (s >= 1/2)
+    nudge = floor(beta (y - s) / 2^@BETA_BITS@) + margin (1 - 2 y)  top layer, learning""",
+    "STATE_ONE": "state",
+    "TOGETHER": "all layers",
+}
+_OF_BITS = {
+    "DYNAMICS": "bits alone (hopfield dynamics)",
+    "KEPT": "bits",
+    "BOXED": "bits   ",
+    "SHOWN": "drives",
+    "MOVE": """\
+Layers move in turn: the odd ones (layer1, layer3, ...) after a scan, the even ones after another;
+both are one time step. A phase ends with the first step that has changed no bit, or after STEPS of
+them.""",
+    "BOUND": ", at most",
+    "STATES_OR": "",
+    "STEPS_FILE": ", as many steps as an image takes",
+    "STATE_ROW": "",
+    "ARITHMETIC": """\
+    drive = gain_up * up + bias + gain_down * down          odd layers, then even ones
+    bit   = (drive + nudge >= 1/2)
+    nudge = beta (y - 1/2) + margin (1 - 2 y)               top layer, learning
+
+The readout sums drives of the free phase, without the margin.""",
+    "STATE_ONE": "bit",
+    "TOGETHER": "those of a turn",
+}
+# And of learning.
+_LESSON = """\
+    c = (bit above) (bit below) at the end of phase @PLUS@, less the same for phase @MINUS@
+        coupling 0: (pixel >> @PIXEL_SHIFT@) in place of the bit below
+    d = the sign of beta of phase @PLUS@, less beta of phase @MINUS@
+    M = M - d c, kept in +-(2^@MOMENTUM_BITS@ / 2 - 1); halved towards 0 every HALF_LIFE images
+    a weight flips where |M| > THRESHOLD and M has its sign
+    bias = bias - d BIAS_STEP (bit at the end of phase @PLUS@, less the same for phase @MINUS@)
+
+"""
+
+
 def _readme(core: Core, vectors: Vectors) -> str:
     memories = core_memories(core)
     total = sum(memory.bits for memory in memories)
@@ -771,19 +825,35 @@ def _readme(core: Core, vectors: Vectors) -> str:
         "BETA_BITS": BETA_BITS,
         "ROOM": room,
     }
-    return readme("verilog", core.network, {name: str(value) for name, value in values.items()})
+    texts = {name: str(value) for name, value in values.items()}
+    # Texts first, which have names of values in them.
+    about = _OF_BITS if core.network.bits else _OF_STATES
+    if core.learning is None:
+        return readme("verilog", core.network, {"LESSON": "", **about, **texts})
+    plan = core.learning.rule.plan
+    texts |= {
+        "PLUS": str(plan.plus),
+        "MINUS": str(plan.minus),
+        "PIXEL_SHIFT": str(core.learning.pixel_shift),
+    }
+    return readme("verilog", core.network, {"LESSON": _LESSON, **about, **texts})
 
 
 def _about_phases(core: Core) -> str:
     if core.learning is None:
-        return f"One phase: {core.network.steps} free steps."
+        return f"One phase: {core.network.steps} free steps{', at most' * core.network.bits}."
     rule = core.learning.rule
     lines = [
-        f"- phase {n}: {phase.steps} steps, "
+        f"- phase {n}: {'at most ' * core.network.bits}{phase.steps} steps, "
         + (f"beta {phase.beta:g}, {phase.nudge} nudge" if phase.nudged else "free")
         + (", from the end of phase 0" if n > 0 else ", from the initial state")
         for n, phase in enumerate(rule.plan.phases)
     ]
+    if rule.plan.margin:
+        lines.append(
+            f"- in all phases drives of the right class are lowered by {rule.plan.margin:g}, those "
+            "of others raised"
+        )
     drawn = ", with all betas times a sign drawn for each image" if rule.random_sign else ""
     lines.append(f"- phase {rule.plan.plus} is contrasted with phase {rule.plan.minus}{drawn}")
     return "\n".join(lines)
