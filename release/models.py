@@ -1,29 +1,42 @@
 """Make a folder of pretrained networks: `python release/models.py [NAME=]RUN... --to FOLDER`.
 
-Each run gives `NAME.safetensors`, a bit per weight, and `NAME.md`, a card with what is known about
-it; `README.md` lists all of them. NAME is the recipe's, unless it is given. Give any one seed:
-choosing the best one by its test error would make that error worthless.
+Each run gives `NAME.safetensors`, a bit per weight, `NAME.toml`, its recipe, and `NAME.md`, a card
+with what is known about it; `index.json` has all hashes, `README.md` lists all cards. NAME is the
+recipe's, unless it is given. `--runs FOLDER` takes the finished runs of the best recipe of each
+family with seed 0, and says which are missing: another seed that was chosen by its test error
+would make that error worthless.
 """
 
 import argparse
 import hashlib
+import json
 import math
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from binep.deploy import packed
 from binep.deploy.export import Options, export
-from binep.deploy.pretrained import SUFFIX
+from binep.deploy.pretrained import INDEX, SUFFIX
 from binep.deploy.runtime import Runtime
 from binep.errors import BinepError
 from binep.files import make_folder, write_whole
 from binep.studies.evidence import reached
 from binep.training import recipe as recipes
+from binep.training.run_folder import find_runs
 from binep.training.runs import Run, open_run
 
+ROOT = Path(__file__).parents[1]
+# The best recipe of each family, by the errors that `binep recipes` shows.
+BEST = (
+    *("digits-1fc-w", "digits-1fc-wa", "digits-1fc-wa-bits", "digits-conv-w", "digits-conv-wa"),
+    *("mnist-1fc-w-a-shifted", "mnist-1fc-wa-awake", "mnist-1fc-wa-bits"),
+    *("mnist-2fc-w-a-shifted", "mnist-2fc-wa-awake"),
+    *("mnist-conv-w-a-shifted", "mnist-conv-wa-shifted", "cifar10-conv-w-a-centered"),
+)
 # What the images are allowed for; binep's own files are under the MIT licence.
 DATA_LICENCES = {
     "digits": "UCI Optical Recognition of Handwritten Digits, CC BY 4.0",
@@ -31,6 +44,7 @@ DATA_LICENCES = {
     "fashion-mnist": "Fashion-MNIST, MIT",
     "cifar10": "CIFAR-10, no licence stated by its authors",
 }
+LICENCE = "MIT"
 
 
 @dataclass(frozen=True)
@@ -86,7 +100,7 @@ def card(model: Model) -> str:
         "made by": f"binep {run.record['binep']}, commit {run.record.get('commit') or 'unknown'}",
         "size": f"{model.size:,} bytes, one bit per weight",
         "SHA-256": f"`{model.sha256}`",
-        "licence": "MIT",
+        "licence": f"{LICENCE}, see [LICENSE](LICENSE)",
     }
     lines = [f"# {model.name}", "", "| | |", "|---|---|"]
     lines += [f"| {key} | {value} |" for key, value in rows.items()]
@@ -99,35 +113,77 @@ def _as_shipped(run: Run) -> bool:
     return recipes.plain(shipped) == recipes.plain(run.recipe)
 
 
-def index(models: list[Model]) -> str:
+def entry(model: Model) -> dict[str, Any]:
+    """What the index says of a model."""
+    return {
+        "sha256": model.sha256,
+        "bytes": model.size,
+        "layers": model.layers,
+        "recipe": str(model.run.record["recipe"]),
+        "seed": model.run.record["seed"],
+        "epochs": len(model.run.metrics),
+        "data": model.run.recipe.data.name,
+        "test_error": model.error,
+        "test_images": model.images,
+        "licence": LICENCE,
+    }
+
+
+def finish(models: list[Model], to: Path) -> str:
+    """Write the index, the list of cards and the licence; returns the SHA-256 of the index."""
+    models = sorted(models, key=lambda model: model.name)
+    content = json.dumps({"models": {m.name: entry(m) for m in models}}, indent=1) + "\n"
+    write_whole(to / INDEX, content)
+    write_whole(to / "README.md", overview(models))
+    write_whole(to / "LICENSE", (ROOT / "LICENSE").read_bytes())
+    return hashlib.sha256(content.encode()).hexdigest()
+
+
+def overview(models: list[Model]) -> str:
     lines = [
         "# Pretrained networks",
         "",
-        "Put these files into a folder that `$BINEP_MODELS` names, or into binep's cache folder:",
-        "then `binep predict NAME image.png` reads pictures with them.",
+        "`binep predict NAME image.png --models PLACE` reads a picture with one of them. PLACE is",
+        "this folder or the address that it is served from; `$BINEP_MODELS` may name it instead.",
         "",
         "| name | network | test error | bytes |",
         "|---|---|---|---|",
     ]
-    for model in sorted(models, key=lambda each: each.name):
+    for model in models:
         link = f"[{model.name}]({model.name}.md)"
         layers = "-".join(map(str, model.layers))
         lines.append(f"| {link} | {layers} | {model.error:.2f} % | {model.size:,} |")
     return "\n".join([*lines, ""])
 
 
+def best(folder: Path) -> list[Run]:
+    """The finished runs of `BEST` with seed 0 in a folder; says which are missing."""
+    wanted = {(name, 0): name for name in BEST}
+    found = dict[str, Run]()
+    for run in map(open_run, find_runs(folder)):
+        name = wanted.get((str(run.record["recipe"]), int(run.record["seed"])))
+        if name is not None and run.finished and _as_shipped(run):
+            found[name] = run
+    print(f"not in {folder}: {', '.join(name for name in BEST if name not in found) or 'none'}")
+    return list(found.values())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("runs", nargs="+", metavar="[NAME=]RUN")
+    parser.add_argument("given", nargs="*", metavar="[NAME=]RUN")
+    parser.add_argument("--runs", type=Path, help="folder of runs, for the best of each family")
     parser.add_argument("--to", type=Path, required=True)
     parser.add_argument("--data-dir", type=Path)
     words = parser.parse_args()
     make_folder(words.to)
-    named = [word.rpartition("=") for word in words.runs]
-    models = [add(open_run(run), words.to, words.data_dir, name or None) for name, _, run in named]
-    write_whole(words.to / "README.md", index(models))
+    named = [word.rpartition("=") for word in words.given]
+    runs = [(name or None, open_run(run)) for name, _, run in named]
+    runs += [(None, run) for run in (best(words.runs) if words.runs else [])]
+    models = [add(run, words.to, words.data_dir, name) for name, run in runs]
+    sha256 = finish(models, words.to)
     for model in models:
         print(f"{model.name}: {model.error:.2f} %, {model.size:,} bytes")
+    print(f"served from ADDRESS, its place is ADDRESS#sha256={sha256}")
 
 
 if __name__ == "__main__":

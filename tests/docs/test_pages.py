@@ -9,6 +9,7 @@ import re
 import shlex
 import shutil
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import torch
 import typer
 from typer.testing import CliRunner
 
+from binep import registry
 from binep.cli import app
 from binep.deploy import c_program
 from binep.deploy.export import learning_rule, store
@@ -64,6 +66,18 @@ SPEAKING = [
 ]
 
 
+@pytest.fixture
+def registries() -> Iterator[None]:
+    """What a page registers is forgotten behind it: other tests count what there is."""
+    every = [each for each in vars(registry).values() if isinstance(each, registry.Registry)]
+    before = [set(each) for each in every]
+    yield
+    for each, names in zip(every, before, strict=True):
+        for name in set(each) - names:
+            each.remove(name)
+
+
+@pytest.mark.usefixtures("registries")
 @pytest.mark.parametrize("page", MARKED, ids=name_of)
 def test_what_a_page_shows_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
@@ -112,6 +126,23 @@ def test_what_the_readme_reaches_is_the_evidence():
         known = reached(recipe)
         assert (mean, deviation) == (f"{known.test:.2f}", f"{known.test_sd:.2f}"), recipe
         assert not seeds or int(seeds) == known.n
+
+
+def test_the_errors_of_pretrained_networks_are_the_evidence():
+    """All that a release takes are listed; what has no evidence yet is of one run."""
+    page = (ROOT / "docs" / "howto" / "pretrained.md").read_text("utf-8")
+    found = re.findall(r"^\| `([\w-]+)` \|[^|]*\| ([\d.]+)(?: ± ([\d.]+))? \| (\d+) \|", page, re.M)
+    release = (
+        (ROOT / "release" / "models.py").read_text("utf-8").split("BEST = (")[1].split("\n)")[0]
+    )
+    assert sorted(name for name, *_ in found) == sorted(re.findall(r'"([\w-]+)"', release))
+    for recipe, mean, deviation, seeds in found:
+        if known := reached(recipe):
+            spread = "" if known.test_sd is None else f"{known.test_sd:.2f}"
+            told = (f"{known.test:.2f}", spread, str(known.n))
+            assert (mean, deviation, seeds) == told, recipe
+        else:
+            assert recipe.startswith("digits") and seeds == "1"
 
 
 @pytest.mark.skipif(shutil.which("arm-none-eabi-gcc") is None, reason="needs arm-none-eabi-gcc")

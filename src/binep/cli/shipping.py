@@ -106,11 +106,14 @@ def predict(
         bool, typer.Option("--resize", help="Scale pictures of another size.")
     ] = False,
     models: Annotated[
-        Path | None,
+        list[str] | None,
         typer.Option(
-            help="Folder of pretrained networks. [default: $BINEP_MODELS, then the cache]"
+            metavar="PLACE",
+            help="Folder of pretrained networks, or its address; may be repeated. "
+            "[default: $BINEP_MODELS, then the cache]",
         ),
     ] = None,
+    offline: Offline = False,
     as_json: AsJson = False,
 ) -> None:
     """Read pictures with a trained network, and print the class of each.
@@ -120,7 +123,8 @@ def predict(
     from binep.deploy import pretrained
     from binep.deploy.predict import predict_files
 
-    found = predict_files(pretrained.find(what, models), pictures, resize=resize)
+    network = pretrained.find(what, models or (), offline=offline)
+    found = predict_files(network, pictures, resize=resize)
     if as_json:
         print_json([{"image": str(p.path), "class": p.name, "scores": p.scores} for p in found])
         return

@@ -25,7 +25,7 @@ LONGEST = 7200.0  # seconds for one file, however steadily it comes
 WRAPPING = 1 << 20  # bytes of an archive, or of gzip, beside the files in it
 
 
-class _MirrorError(Exception):
+class MirrorError(Exception):
     """Why one mirror did not deliver: the next one is tried."""
 
 
@@ -72,7 +72,7 @@ def _from_any_mirror(
     for url in list(urls):
         try:
             staged = _from_mirror(source, url + name, files, work, timeout)
-        except _MirrorError as error:
+        except MirrorError as error:
             failures.append(f"{url}{name}: {error}")
         else:
             urls.insert(0, urls.pop(urls.index(url)))  # the one that works is asked first now
@@ -89,7 +89,7 @@ def _from_mirror(
     # A name of its own: who was given up may still be writing.
     received = work / f"received-{len(list(work.iterdir()))}"
     longest = sum(file.size for file in source.files) + WRAPPING
-    _receive(url, received, longest, timeout)
+    receive(url, received, longest, timeout)
     raws = (
         _archived(received, files, longest) if source.archive else {files[0]: received.read_bytes()}
     )
@@ -97,15 +97,20 @@ def _from_mirror(
     for file, raw in raws.items():
         content, fault = verify(file, raw)
         if fault:
-            raise _MirrorError(f"{file.name}: {fault}")
+            raise MirrorError(f"{file.name}: {fault}")
         # Some servers unpack .gz files on the way: the name tells what the file is.
         staged[file] = work / (file.name if raw is content else f"{file.name}.gz")
         _write(staged[file], raw)
     return staged
 
 
-def _receive(url: str, path: Path, longest: int, timeout: float) -> None:
-    """Stream `url` into the file at `path`."""
+def receive(url: str, path: Path, longest: int, timeout: float) -> None:
+    """Stream `url` into the file at `path`; a `MirrorError` says why it is not there.
+
+    Args:
+        longest: bytes that are taken at most.
+        timeout: seconds of silence after which it is given up.
+    """
     # Imported when something is downloaded: machines that only train need not have them.
     try:
         import requests
@@ -122,7 +127,7 @@ def _receive(url: str, path: Path, longest: int, timeout: float) -> None:
             _watched(partial(get, url, str(path), None), meter)
     # ValueError: an address or a header that makes no sense.
     except (requests.RequestException, HTTPError, ValueError) as error:
-        raise _MirrorError(_reason(error, timeout)) from error
+        raise MirrorError(_reason(error, timeout)) from error
 
 
 def _watched(receive: Callable[[], Any], meter: "_Meter") -> None:
@@ -167,20 +172,20 @@ class _Meter:
     def update(self, count: int) -> None:
         self.received += count
         if self.given_up:
-            raise _MirrorError("given up")
+            raise MirrorError("given up")
         if self.received > self.longest:
-            raise _MirrorError(f"sends more than {self.longest} bytes")
+            raise MirrorError(f"sends more than {self.longest} bytes")
         self.show(self.received, self.total)
 
     def check(self) -> None:
         """See that enough has come lately; to be asked now and then."""
         now = time.monotonic()
         if now - self.started > LONGEST:
-            raise _MirrorError(f"not done after {LONGEST:.0f} s")
+            raise MirrorError(f"not done after {LONGEST:.0f} s")
         # Twice as long as silence may last: that is told as what it is.
         if (seconds := now - self._looked) > 2 * self.timeout:
             if (count := self.received - self._had) < SLOWEST * seconds:
-                raise _MirrorError(f"only {count} bytes in {seconds:.0f} s")
+                raise MirrorError(f"only {count} bytes in {seconds:.0f} s")
             self._looked, self._had = now, self.received
 
     def reset(self) -> None:
@@ -236,9 +241,9 @@ def _archived(archive: Path, files: list[File], most: int) -> dict[File, bytes]:
         tarfile.TarError,
         zlib.error,
     ) as error:
-        raise _MirrorError(str(error) or type(error).__name__) from error
+        raise MirrorError(str(error) or type(error).__name__) from error
     if absent := [file.name for file in files if file not in contents]:
-        raise _MirrorError(f"has no {', '.join(absent)} of the right size")
+        raise MirrorError(f"has no {', '.join(absent)} of the right size")
     return contents
 
 
@@ -252,12 +257,12 @@ class _Bounded(io.RawIOBase):
         blob = self.stream.read(min(size, self.left) if size >= 0 else self.left)
         self.left -= len(blob)
         if not self.left:
-            raise _MirrorError("unpacks to more than the data set")
+            raise MirrorError("unpacks to more than the data set")
         # Whoever looks for the end of a file of 10^400 bytes never stops asking.
         if size and not blob:
             self.ends += 1
             if self.ends > 2:
-                raise _MirrorError("ends before a file in it does")
+                raise MirrorError("ends before a file in it does")
         return blob
 
 
