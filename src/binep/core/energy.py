@@ -23,8 +23,17 @@ def energy(
     that moves minimises it with the others held; through a max-pool it minimises an upper bound
     that touches it at the current switches, since `-max` is concave.
     """
-    total = torch.zeros(len(clamped.x), dtype=torch.float64, device=clamped.x.device)
-    below = clamped.x
+    total = torch.stack(energy_parts(network, clamped, activity)).sum(0)
+    if nudge is not None:
+        distance = (nudge.target.double() - activity[-1].double()).square().sum(1)
+        total += nudge.beta / 2 * distance
+    return total
+
+
+@torch.no_grad()
+def energy_parts(network: Network, clamped: Clamped, activity: Sequence[Tensor]) -> list[Tensor]:
+    """What each layer and the coupling below it add to the energy, (batch,) each, in float64."""
+    found, below = [], clamped.x
     parts = network.relaxing, network.neurons, network.energy_factors, activity
     for coupling, neuron, d, above in zip(*parts, strict=True):
         sums, _ = coupling.sum_up(below)
@@ -32,11 +41,8 @@ def energy(
         if coupling.bias is not None:
             drive = drive + coupling.per_output(coupling.bias.double())
         threshold = getattr(neuron, "threshold", 0.5)
-        total += d * ((threshold - drive) * above.double()).flatten(1).sum(1)
+        found.append(d * ((threshold - drive) * above.double()).flatten(1).sum(1))
         below = above
     if clamped.handicap is not None:
-        total -= (clamped.handicap.double() * activity[-1].double()).sum(1)
-    if nudge is not None:
-        distance = (nudge.target.double() - activity[-1].double()).square().sum(1)
-        total += nudge.beta / 2 * distance
-    return total
+        found[-1] = found[-1] - (clamped.handicap.double() * activity[-1].double()).sum(1)
+    return found
