@@ -295,7 +295,8 @@ BEYOND = Study(
             ),
             (
                 "MNIST 2fc, wa",
-                "mnist-2fc-wa mnist-2fc-wa-centered mnist-2fc-wa-awake-plain mnist-2fc-wa-awake",
+                "mnist-2fc-wa mnist-2fc-wa-centered mnist-2fc-wa-awake-plain mnist-2fc-wa-awake "
+                "mnist-2fc-wa-bits",
             ),
             ("MNIST conv, wa", "mnist-conv-wa mnist-conv-wa-margin mnist-conv-wa-shifted"),
             (
