@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from binep.classifier import Classifier as Classifier
     from binep.core.couplings import ConvPool, Dense
     from binep.core.gradients import BackpropThroughTime, EquilibriumPropagation, Phases
+    from binep.core.homeostasis import Homeostasis
     from binep.core.network import Network
     from binep.core.neurons import HardSigmoid, Heaviside
     from binep.core.optim import Bop, assign_optimizers
@@ -32,6 +33,7 @@ __all__ = [
     "EquilibriumPropagation",
     "HardSigmoid",
     "Heaviside",
+    "Homeostasis",
     "Network",
     "Nudge",
     "Phases",
@@ -55,6 +57,7 @@ _HOME = {
     "EquilibriumPropagation": "core.gradients",
     "HardSigmoid": "core.neurons",
     "Heaviside": "core.neurons",
+    "Homeostasis": "core.homeostasis",
     "Network": "core.network",
     "Nudge": "core.relaxation",
     "Phases": "core.gradients",

@@ -117,9 +117,13 @@ def test_learning_takes_the_rates_that_are_due(run: runs.Run):
     assert np.allclose(after.tau, 0.5 * np.array(before.tau)) and after.gamma == before.gamma
 
 
-def test_what_c_does_not_learn_by_is_refused(run: runs.Run):
-    other = replace(run.recipe, learning=replace(run.recipe.learning, method="bptt"))
-    with pytest.raises(BinepError, match=r"learning in integers.*bptt"):
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [({"method": "bptt"}, "bptt"), ({"homeostasis": 0.01, "activity": 0.1}, "homeostasis=0.01")],
+)
+def test_what_c_does_not_learn_by_is_refused(run: runs.Run, changes: dict, named: str):
+    other = replace(run.recipe, learning=replace(run.recipe.learning, **changes))
+    with pytest.raises(BinepError, match=f"learning in integers.*{named}"):
         learning_rule(other)
 
 

@@ -9,9 +9,7 @@ import torch
 from cases import Case, build
 from test_parity import assert_bits_agree
 
-from binep import (
-    BinepError,
-)
+from binep import BinepError, Homeostasis
 from binep.engines.base import CountsActivity
 from conftest import assert_compiled_once
 
@@ -50,6 +48,16 @@ def test_feedback_differs_from_coupling_to_coupling(convs: tuple, kind: Case):
     case = replace(kind, input_shape=shape, convs=convs, dense=dense, learn_scale=True)
     case = replace(case, options={**kind.options, "feedback": feedback}, sizes=(8,) * 10)
     assert assert_bits_agree(replace(case, rates={"lr_scale": 1e-5}), "packed") > 20
+
+
+@pytest.mark.parametrize("kind", [BITS, ALONE], ids=["energy", "hopfield"])
+@pytest.mark.parametrize("convs", [(), CONVS], ids=["dense", "conv"])
+def test_biases_follow_activity(convs: tuple, kind: Case):
+    shape, dense = ((1, 8, 9), (64,)) if convs else ((30,), (130, 65))
+    follow = {"homeostasis": Homeostasis(1e-2, 0.2), "sign": "centered"}
+    case = replace(kind, input_shape=shape, convs=convs, dense=dense, sizes=(8,) * 10)
+    case = replace(case, learning={**kind.learning, **follow}, rates={"lr_bias": 1e-3})
+    assert assert_bits_agree(case, "packed") > 0
 
 
 def test_momentum_folds_and_thresholds_fall():
@@ -140,6 +148,7 @@ def test_with_tolerance_zero_a_settled_network_still_ends(hidden: tuple):
         ("delta", replace(REAL, options={"dynamics": "energy"}), "EnergyBased"),
         ("delta", replace(REAL, learning={"free_steps": 4, "steps": 2}), "BackpropThroughTime"),
         ("delta", replace(REAL, learning={"margin": 0.1}), "margin"),
+        ("delta", replace(REAL, learning={"homeostasis": Homeostasis(0.1, 0.1)}), "homeostasis"),
         (
             "delta",
             replace(

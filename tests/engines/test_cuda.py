@@ -24,6 +24,7 @@ from binep import (
     EquilibriumPropagation,
     HardSigmoid,
     Heaviside,
+    Homeostasis,
     Network,
     assign_optimizers,
     relax,
@@ -630,6 +631,11 @@ def test_digits_of_scales_are_exact():
         (BackpropThroughTime(4, 2), {"updates": "alternating"}, "layers that move at once"),
         (EquilibriumPropagation(4, 2, 0.3), {"cost": "cross_entropy"}, "cross_entropy"),
         (EquilibriumPropagation(4, 2, 0.3, margin=0.1), {}, "margin where neurons are HardSigmoid"),
+        (
+            EquilibriumPropagation(4, 2, 0.3, homeostasis=Homeostasis(0.1, 0.1)),
+            {},
+            "does not let biases follow activity",
+        ),
     ],
 )
 def test_what_it_cannot_run_is_refused_with_the_reason(learning, options, reason: str):

@@ -7,6 +7,7 @@ real ones.
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ import torch
 from cases import CUDA, Built, Case, build
 from torch import Tensor
 
-from binep import BinepError
+from binep import BinepError, Homeostasis
 from binep.engines.processes import ALONE, Processes, share
 
 
@@ -100,12 +101,16 @@ def assert_same_bits(built: Built, expected: Built) -> None:
 CONV = ({"above": 3, "kernel": 3, "padding": 1, "pool": 2},)
 LEARNING = {"sign": "random", "free_steps": 4, "nudged_steps": 3}
 DENSE = Case(0, (20,), dense=(9,), per_class=2, learn_scale=True, noise=1.0, learning=LEARNING)
+FOLLOWS = {**LEARNING, "homeostasis": Homeostasis(0.1, 0.3)}
 BITS = [
     DENSE,
+    replace(DENSE, seed=8, learning=FOLLOWS),
+    Case(9, (1, 5, 5), convs=CONV, dense=(7,), per_class=3, learning=FOLLOWS),
     Case(1, (1, 5, 5), convs=CONV, dense=(7,), per_class=3, learn_scale=True, learning=LEARNING),
     Case(2, (12,), dense=(70, 5), kind="bits", learning={**LEARNING, "sign": "centered"}),
 ]
 REAL = [
+    Case(10, (20,), bits=False, dense=(9,), learning=FOLLOWS),
     Case(3, (20,), bits=False, dense=(9,), learn_scale=True, learning=LEARNING),
     Case(4, (1, 5, 5), bits=False, convs=CONV, dense=(7,), kind="real", learning=LEARNING),
     Case(5, (20,), bits=False, binary=False, dense=(9,), learning=LEARNING),
@@ -114,7 +119,7 @@ REAL = [
 RUNS = {
     "reference": lambda case: True,
     "packed": lambda case: case.bits,
-    "delta": lambda case: not case.bits and case.binary,
+    "delta": lambda case: not case.bits and case.binary and "homeostasis" not in case.learning,
     "cuda": lambda case: case.seed in (0, 1, 3),  # Triton's interpreter takes its time
 }
 

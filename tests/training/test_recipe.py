@@ -352,6 +352,10 @@ def test_overrides_take_toml_values_and_plain_words():
         ("learning.free_steps=0", "learning.free_steps=0.*at least 1"),
         ("learning.free_steps=2.5", "learning.free_steps=2.5.*an integer"),
         ("learning.margin=-1", "learning.margin=-1.*at least 0"),
+        ("learning.homeostasis=0.01", "learning.homeostasis=0.01: it needs learning.activity"),
+        ("learning.activity=0.1", "learning.activity=0.1: it needs learning.homeostasis"),
+        ("learning.activity=2", "learning.activity=2.*above 0"),
+        ("learning.homeostasis=[1, 1, 1]", "learning.homeostasis.*3 values.*2 couplings"),
         ("learning.sign=centred", "learning.sign='centred'.*'centered'.*positive, random"),
         ("network.dense=wide", r'network.dense=\["wide"\].*a list of integers'),
         ("optimizer.gamma=1e-4,much", r'gamma=\[0.0001, "much"\].*a number or a list of numbers'),
@@ -388,12 +392,16 @@ def test_mistakes_name_the_key_the_value_and_what_is_allowed(override: str, mess
 
 
 @pytest.mark.parametrize(
-    ("override", "what"),
-    [("learning.margin=0.1", "learning.margin"), ("hardware.stuck=0.1", "imperfect hardware")],
+    ("overrides", "what"),
+    [
+        (["learning.margin=0.1"], "learning.margin"),
+        (["learning.homeostasis=0.1", "learning.activity=0.1"], "learning.homeostasis"),
+        (["hardware.stuck=0.1"], "imperfect hardware"),
+    ],
 )
-def test_what_only_ep_does_is_refused_with_bptt(override: str, what: str):
+def test_what_only_ep_does_is_refused_with_bptt(overrides: list[str], what: str):
     with pytest.raises(BinepError, match=f"{what} with learning.method='bptt'.*'ep'"):
-        recipes.load("mnist-1fc-w-bptt", [override])
+        recipes.load("mnist-1fc-w-bptt", overrides)
 
 
 @pytest.mark.parametrize(

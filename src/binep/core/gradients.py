@@ -17,6 +17,7 @@ from torch import Tensor
 
 from binep.core.couplings import levels
 from binep.core.dynamics import Prototypical
+from binep.core.homeostasis import Homeostasis, activity_of
 from binep.core.network import Clamped, Network, State
 from binep.core.neurons import UNIT
 from binep.core.plan import BackwardPlan, ContrastPlan, PhasePlan, Plan
@@ -36,12 +37,14 @@ class Phases:
         nudged: the nudged phase, `s^beta`; None for backpropagation.
         beta: the signed strength of that nudge; None for backpropagation.
         opposite: the phase under `-beta`, for centered estimates only.
+        activity: what homeostasis follows, summed over the whole mini-batch, see `activity_of`.
     """
 
     free: Relaxation
     nudged: Relaxation | None = None
     beta: float | None = None
     opposite: Relaxation | None = None
+    activity: Sequence[Tensor] = ()
 
     def __repr__(self) -> str:
         nudges = {"nudged": self.nudged, "opposite": self.opposite}
@@ -109,6 +112,7 @@ class EquilibriumPropagation:
         margin: by how much the right class has to win. In all phases the drive of its outputs is
             lowered by this, and that of the others raised: where outputs saturate, there would be
             nothing more to learn from a sample as soon as it is right.
+        homeostasis: how biases follow activity, besides their gradients; engines let them.
     """
 
     free_steps: int
@@ -119,6 +123,7 @@ class EquilibriumPropagation:
     tolerance: float | None = None
     generator: torch.Generator | None = field(default=None, compare=False, repr=False)
     margin: float = 0.0
+    homeostasis: Homeostasis | None = None
 
     def __post_init__(self) -> None:
         _check_steps(free_steps=self.free_steps, nudged_steps=self.nudged_steps)
@@ -140,6 +145,8 @@ class EquilibriumPropagation:
             raise BinepError(
                 f"margin={self.margin} with outputs in {network.output_range}: allowed is [0, 1]"
             )
+        if self.homeostasis is not None:
+            self.homeostasis.check(network)
 
     def plan(self, sign: int = 1) -> ContrastPlan:
         """What a mini-batch goes through, with a drawn `sign` of beta."""
@@ -174,10 +181,13 @@ class EquilibriumPropagation:
         ends: list[Relaxation] = []
         for phase in plan.phases:
             ends.append(run_phase(phase, network, clamped, ends, target, plan.tolerance))
-        fill_gradients(network, clamped, ends[plan.plus], ends[plan.minus], plan.span, whole)
+        activity = [] if self.homeostasis is None else activity_of(network, ends[0])
+        sides = ends[plan.plus], ends[plan.minus]
+        fill_gradients(network, clamped, *sides, plan.span, whole, activity)
         if network.cost == "cross_entropy":
             _fill_readout_gradient(network, ends[0], target, whole)
-        return Phases(ends[0], ends[1], plan.phases[1].beta, ends[2] if len(ends) > 2 else None)
+        opposite = ends[2] if len(ends) > 2 else None
+        return Phases(ends[0], ends[1], plan.phases[1].beta, opposite, activity)
 
 
 def run_phase(
@@ -201,11 +211,15 @@ def fill_gradients(
     base: Relaxation,
     span: float,
     whole: Whole | None = None,
+    activity: Sequence[Tensor] = (),
 ) -> None:
     """Set every `.grad` to `-(d/span)` times the batch mean of `f(nudged) - f(base)`.
 
     The difference is taken first, added up over all parts of a mini-batch that is shared, and
     multiplied once: with bits it is an exact integer.
+
+    Args:
+        activity: of each layer, see `activity_of`; added up along with the differences.
     """
     plus, minus = (
         [clamped.x, *network.activity(side.state, nudged=True)] for side in (nudged, base)
@@ -221,7 +235,8 @@ def fill_gradients(
     if whole is not None:
         real = [sent.is_floating_point() for sent in plus]
         found = [(contrast, real[n] or real[n + 1]) for n, contrast in enumerate(contrasts)]
-        add_up_all(whole, [*found, *((bias, real[n + 1]) for n, bias in biases.items())])
+        found += [(bias, real[n + 1]) for n, bias in biases.items()]
+        add_up_all(whole, [*found, *zip(activity, real[1:], strict=False)])
     batch = len(clamped.x) if whole is None else whole.batch
     for n, (coupling, d) in enumerate(zip(network.relaxing, network.energy_factors, strict=True)):
         factor = -d / (span * batch * levels(plus[n]))

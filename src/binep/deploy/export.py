@@ -286,6 +286,10 @@ def learning_rule(recipe: Recipe, epochs_done: int = 0) -> Rule:
         raise BinepError(
             f"learning in integers with optimizer.sigma={recipe.optimizer.sigma}: allowed is none"
         )
+    if recipe.homeostasis is not None:
+        raise BinepError(
+            f"learning in integers with learning.homeostasis={keys.homeostasis}: allowed is 0"
+        )
     if not {"gamma", "tau", "lr_bias"} <= rates.keys():
         raise BinepError("learning in integers needs optimizer.gamma, tau and lr_bias")
 

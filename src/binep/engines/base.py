@@ -84,6 +84,7 @@ class Capabilities(Known):
 
     Attributes:
         margin: neurons of networks that it lets learn with a margin.
+        homeostasis: whether it lets biases follow activity.
         own_sgd: whether it steps biases and scales by itself, and not by their optimizers.
         dt: the only time step of energy-based dynamics that it takes; None: any.
         device: where parameters have to be; None: anywhere.
@@ -93,6 +94,7 @@ class Capabilities(Known):
     learning: frozenset[type] = frozenset({EquilibriumPropagation, BackpropThroughTime})
     costs: frozenset[str] = frozenset({"mse"})
     margin: frozenset[type] = frozenset({HardSigmoid, Heaviside})
+    homeostasis: bool = False
     own_sgd: bool = False
     dt: float | None = None
     device: str | None = None
@@ -117,6 +119,8 @@ class Capabilities(Known):
             yield f"does not run cost={network.cost!r}: allowed is {one_of(self.costs)}"
         if getattr(learning, "margin", 0) and not is_one_of(network.neuron, self.margin):
             yield f"does not learn with a margin where neurons are {name_of(network.neuron)}"
+        if getattr(learning, "homeostasis", None) is not None and not self.homeostasis:
+            yield "does not let biases follow activity, as learning.homeostasis asks"
         dt = getattr(network.dynamics, "dt", None)
         if self.dt is not None and dt not in (None, self.dt):
             yield f"does not run dt={dt}: allowed is {self.dt}"

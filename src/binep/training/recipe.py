@@ -28,6 +28,7 @@ from binep.core.gradients import (
     EquilibriumPropagation,
     Learning,
 )
+from binep.core.homeostasis import Homeostasis
 from binep.core.imperfect import Imperfections, ImperfectNetwork, imperfect_optimizers
 from binep.core.limits import (
     MOST_CHANNELS,
@@ -409,6 +410,20 @@ class LearningKeys:
         example=0.1,
         low=0,
     )
+    homeostasis: PerCoupling = _key(
+        "How fast biases follow activity: after each mini-batch `b <- b + homeostasis (activity - "
+        "mean activity)`, of each neuron or channel in the free phase; 0: not at all. EP only.",
+        0.0,
+        example=[1e-3, 0],
+        low=0,
+    )
+    activity: PerCoupling | None = _key(
+        "The share of samples that `learning.homeostasis` keeps neurons active for; needed by it.",
+        None,
+        example=0.1,
+        above=0,
+        high=1,
+    )
     pulls_at: str = _key(
         "BPTT: what the loss pulls at, the outputs' 'state' or their 'drive', as EP's nudge does "
         "in prototypical dynamics.",
@@ -705,6 +720,14 @@ class Recipe:
         wrong = self.imperfections
         return ImperfectNetwork(network, wrong, generator) if wrong.of_network else network
 
+    @property
+    def homeostasis(self) -> Homeostasis | None:
+        """How biases follow activity, if they do."""
+        keys = self.learning
+        if keys.activity is None or not _any(keys.homeostasis):
+            return None
+        return Homeostasis(keys.homeostasis, keys.activity)
+
     def build_learning(self, generator: torch.Generator | None = None) -> Learning:
         """EP or BPTT as the recipe says; random signs come from `generator`."""
         keys = self.learning
@@ -721,6 +744,7 @@ class Recipe:
             keys.tolerance,
             generator,
             keys.margin,
+            self.homeostasis,
         )
 
     def build_optimizers(
@@ -1053,6 +1077,7 @@ def _resolve(recipe: Recipe) -> Recipe:
     couplings = len(keys.chain)
     for name in ("gain", "bias", "feedback"):
         _length(f"network.{name}", getattr(keys, name), couplings, "couplings")
+    _check_homeostasis(recipe.learning, couplings)
     rates = {f.name: getattr(recipe.optimizer, f.name) for f in fields(OptimizerKeys)}
     for name in RATES:
         _length(f"optimizer.{name}", rates[name], couplings, "couplings")
@@ -1096,6 +1121,7 @@ def _resolve(recipe: Recipe) -> Recipe:
             for name, asked in (
                 ("imperfect hardware", recipe.imperfections.of_network),
                 ("learning.margin", recipe.learning.margin),
+                ("learning.homeostasis", recipe.homeostasis),
             ):
                 if asked:
                     raise BinepError(f"{name} with learning.method='bptt': allowed is 'ep'")
@@ -1117,6 +1143,21 @@ def _resolve(recipe: Recipe) -> Recipe:
         ),
         optimizer=OptimizerKeys(**rates),
     )
+
+
+def _check_homeostasis(keys: LearningKeys, couplings: int) -> None:
+    for name in ("homeostasis", "activity"):
+        _length(f"learning.{name}", getattr(keys, name), couplings, "couplings")
+    if _any(keys.homeostasis) and keys.activity is None:
+        raise BinepError(
+            f"learning.homeostasis={keys.homeostasis}: it needs learning.activity, the share of "
+            "samples that neurons are to be active for"
+        )
+    if keys.activity is not None and not _any(keys.homeostasis):
+        raise BinepError(
+            f"learning.activity={keys.activity}: it needs learning.homeostasis, how fast biases "
+            "follow"
+        )
 
 
 def _check_layers(keys: NetworkKeys) -> None:
@@ -1192,6 +1233,11 @@ def _length(path: str, value: Any, expected: int, what: str) -> None:
             f"{path}={_show(value)}: it has {len(value)} values, allowed is one number or "
             f"{expected}, one for each of the {expected} {what}"
         )
+
+
+def _any(value: float | list[float]) -> bool:
+    """Whether a value for all, or one of a list, is not 0."""
+    return any(value) if isinstance(value, list) else value != 0
 
 
 def nth(value: Any, n: int) -> Any:

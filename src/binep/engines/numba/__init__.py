@@ -48,6 +48,7 @@ PACKED = Capabilities(
     updates=frozenset({"simultaneous", "alternating"}),
     feedback=True,
     learning=frozenset({EquilibriumPropagation}),
+    homeostasis=True,
     device="cpu",
     limits=_limits_of_bits,
 )

@@ -1,6 +1,6 @@
 """What the engines on the CPU share: they run a plan and train a network where it stands."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -110,6 +110,10 @@ class CpuEngine:
         """`D(a_above)`, summed over batch and positions, (above,)."""
         raise NotImplementedError
 
+    def _activity(self, ends: Any) -> list[Tensor]:
+        """What homeostasis follows, see `activity_of`; asked of engines that know it."""
+        raise NotImplementedError
+
     def _contrast(self, n: int, sides: Any) -> Tensor:
         """`D(correlation)` of coupling n, like its signs; asked for where processes add it up."""
         raise NotImplementedError
@@ -138,7 +142,9 @@ class CpuEngine:
             for n, coupling in enumerate(self.network.couplings)
             if coupling.bias is not None
         }
-        contrasts = self._add_up(part.whole, sides, ends.x, biases)
+        homeostasis = self.learning.homeostasis
+        activity = [] if homeostasis is None else self._activity(ends)
+        contrasts = self._add_up(part.whole, sides, ends.x, [*biases.values(), *activity])
         share, factors = plan.span * part.batch, self.network.energy_factors
         for n, (coupling, d) in enumerate(zip(self.network.couplings, factors, strict=True)):
             factor = -d / (share * (levels(ends.x) if n == 0 else 1))
@@ -148,19 +154,21 @@ class CpuEngine:
         for optimizer in (self.optimizers.sgd, self.optimizers.scale_sgd):
             if optimizer is not None:
                 optimizer.step()
+        if homeostasis is not None:
+            homeostasis.step(self.network, activity, part.batch)
         seen = replace(seen, flips=self._in_order(flips), nudged_steps=sum(ends.steps[1:]))
         self._tallies.append(part.counted(seen))
 
     def _add_up(
-        self, whole: Whole | None, sides: Any, x: Tensor, biases: dict[int, Tensor]
+        self, whole: Whole | None, sides: Any, x: Tensor, sums: Sequence[Tensor]
     ) -> dict[int, Tensor]:
-        """Where processes share a mini-batch: all contrasts, and those of biases, added up."""
+        """Where processes share a mini-batch: all contrasts, and other sums over it, added up."""
         if whole is None:
             return {}
         bits = self.network.neuron.binary
         contrasts = {n: self._contrast(n, sides) for n in range(len(self.network.couplings))}
         found = [(c, not bits or (n == 0 and x.is_floating_point())) for n, c in contrasts.items()]
-        add_up_all(whole, [*found, *((bias, not bits) for bias in biases.values())])
+        add_up_all(whole, [*found, *((each, not bits) for each in sums)])
         return contrasts
 
     @torch.no_grad()

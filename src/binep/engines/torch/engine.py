@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from binep.core import metrics
-from binep.core.gradients import Learning
+from binep.core.gradients import EquilibriumPropagation, Learning
 from binep.core.metrics import Tally
 from binep.core.network import Network
 from binep.core.optim import Optimizers
@@ -55,6 +55,8 @@ class ReferenceEngine:
             phases = self.learning.backward(self.network, part.x, part.labels, *shared)
             seen = metrics.tally(self.network, phases.free, part.labels)
         flips = self.optimizers.step()
+        if isinstance(self.learning, EquilibriumPropagation) and self.learning.homeostasis:
+            self.learning.homeostasis.step(self.network, phases.activity, part.batch)
         nudged = (phases.nudged, phases.opposite)
         steps = sum(phase.steps for phase in nudged if phase is not None)
         self._tallies.append(part.counted(seen.having(flips=flips, nudged_steps=steps)))

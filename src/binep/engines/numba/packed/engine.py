@@ -232,8 +232,17 @@ class PackedEngine(CpuEngine):
         return Sides(clamped, plus, minus, *switches, learn.contrast_bits(plus, minus))
 
     def _contrast_bias(self, n: int, sides: Sides) -> Tensor:
+        return self._by_channel(n, sides.difference)
+
+    def _activity(self, ends: PackedEnds) -> list[Tensor]:
+        bits = ends.found.bits[0]
+        counts = learn.contrast_bits(bits, np.zeros_like(bits))
+        return [self._by_channel(n, counts) for n in range(len(self._layout.layers))]
+
+    def _by_channel(self, n: int, counts: Array) -> Tensor:
+        """Of numbers, one per cell, the sums over the positions of each of layer n's channels."""
         layer = self._layout.layers[n]
-        here = layer.gather(sides.difference[layer.start : layer.start + layer.cells])
+        here = layer.gather(counts[layer.start : layer.start + layer.cells])
         return torch.from_numpy(here.reshape(layer.channels, -1).sum(1).astype(np.float32))
 
     def _step_bop(self, n: int, sides: Sides, factor: float, contrast: Tensor | None) -> int:
