@@ -24,8 +24,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import PLAIN, TEXTS, altered, damaged, places
 
-from binep import data
-from binep.data import own
+from binep.data import load, own
 from binep.deploy import c_program, packed, web_page
 from binep.deploy.export import store
 from binep.deploy.runtime import Runtime
@@ -58,11 +57,13 @@ def recorded() -> Iterator[None]:
     began = time.monotonic()
     yield
     if RECORD:
-        counts = {kind: dict(sorted(each.items())) for kind, each in sorted(outcomes.items())}
+        where = {"commit": runs.commit()}
+        counts = {kind: dict(sorted(each.items())) | where for kind, each in outcomes.items()}
         path = Path(RECORD)
         before = json.loads(path.read_text()) if path.exists() else {}  # of other kinds
         seconds = round(before.get("seconds", 0) + time.monotonic() - began)
-        facts = {"inputs": {**before.get("inputs", {}), **counts}, "seconds": seconds}
+        inputs = dict(sorted({**before.get("inputs", {}), **counts}.items()))
+        facts = {"inputs": inputs, "seconds": seconds}
         path.write_text(json.dumps(facts, indent=1) + "\n")
 
 
@@ -158,6 +159,8 @@ def test_data_files(tmp_path_factory: pytest.TempPathFactory, data: st.DataObjec
 
 # --- checkpoints ----------------------------------------------------------------------------------
 
+TRAINED, DIGITS = small_recipe("digits-1fc-w", "training.epochs=1"), load("digits")
+
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> runs.Run:
@@ -166,17 +169,14 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> runs.Run:
             trainer.settle()
             checkpoints.save(tmp_path_factory.getbasetemp(), trainer)
 
-    recipe = small_recipe("digits-1fc-w", "training.epochs=1")
-    return runs.train(recipe, out=tmp_path_factory.mktemp("trained"), watcher=Once())
+    return runs.train(TRAINED, out=tmp_path_factory.mktemp("trained"), watcher=Once())
 
 
 @fuzzed
 @given(st.data())
 def test_checkpoints(trained: runs.Run, tmp_path_factory: pytest.TempPathFactory, data: Any):
     """Facts and tensors of any kind, all seals good: refused, or a trainer that goes on."""
-    recipe, digits = small_recipe("digits-1fc-w"), _digits()
-    folder = tmp_path_factory.getbasetemp()
-    found = checkpoints.load(folder, warn=print)
+    found = checkpoints.load(tmp_path_factory.getbasetemp(), warn=print)
     assert found is not None
     tensors, facts = found
     if data.draw(st.booleans()):
@@ -208,17 +208,13 @@ def test_checkpoints(trained: runs.Run, tmp_path_factory: pytest.TempPathFactory
             tensors[name] = numbers.reshape(tensor.shape)
         elif change == "rename":
             tensors[name + "x"] = tensor
-    trainer = runs.build_trainer(recipe, digits, 0, torch.device("cpu"), "delta")
+    trainer = runs.build_trainer(TRAINED, DIGITS, 0, torch.device("cpu"), "delta")
 
     def go_on() -> None:
         checkpoints.restore(trainer, tensors, facts)
         trainer.epoch(lambda: False)
 
     handed("checkpoints", go_on)
-
-
-def _digits() -> Any:
-    return data.load("digits")
 
 
 @fuzzed
