@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -114,6 +115,33 @@ def test_the_checkpoints_of_another_run_are_refused(
     longer = small_recipe("digits-1fc-w", "training.epochs=3")
     with pytest.raises(BinepError, match="is of another run"):
         runs.train(longer, out=folder.parent, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"run": {}}, "allowed is one that says its data, metrics, recipe, seed"),
+        ({"run": 5}, "allowed is one that says its data, metrics, recipe, seed"),
+        ({"run": {"recipe": None}}, "allowed is one that says its"),
+        ({"run": {"recipe": ["x"]}}, "allowed is one that says its"),
+        ({"run": {"recipe": {"name": 5}}}, "is of another run: name=5"),
+        ({"epoch": 10**30}, "after 1000000000000000000000000000000 epochs: allowed are 0 to 2"),
+        ({"epoch": "many"}, "after many epochs: allowed are 0 to 2"),
+        ({"epoch": -1}, "after -1 epochs: allowed are 0 to 2"),
+    ],
+)
+def test_a_checkpoint_that_says_odd_things_of_its_run_is_refused_in_one_line(
+    change: dict[str, Any], told: str, folder: Path
+):
+    """Under a good seal."""
+    path = max(folder.glob("checkpoint-*.json"))
+    facts, _ = seals.unsealed(json.loads(path.read_text()))
+    if isinstance(change.get("run"), dict) and change["run"]:
+        change = {"run": {**facts["run"], **change["run"]}}
+    path.write_text(seals.sealed({**facts, **change}))
+    with pytest.raises(BinepError, match=told) as told_of:
+        runs.open_run(folder)
+    assert "\n" not in str(told_of.value)
 
 
 def test_an_older_checkpoint_of_another_run_is_refused_too(folder: Path, tmp_path: Path):

@@ -23,7 +23,7 @@ from binep.data import Dataset, Folder
 from binep.data.own import fingerprint
 from binep.engines.base import Engine
 from binep.engines.select import select_device, select_engine
-from binep.errors import BinepError
+from binep.errors import LONGEST, BinepError
 from binep.files import claimed, read_text, read_whole, telling, write_whole
 from binep.training import checkpoints, seals
 from binep.training import recipe as recipes
@@ -31,6 +31,8 @@ from binep.training.fit import as_dataset
 from binep.training.recipe import Recipe
 from binep.training.signals import exit_code
 from binep.training.trainer import evaluate
+
+OF = {"recipe", "seed", "data", "metrics"}  # what a checkpoint says of its run
 
 
 @dataclass(frozen=True)
@@ -272,11 +274,22 @@ def _read_recipe(folder: Path) -> tuple[Recipe, bool]:
 def check_belongs(run: Run, facts: dict[str, Any]) -> None:
     """See that a checkpoint is of this run: its seed, recipe and data, and its metrics so far."""
     of, epochs = facts.get("run"), facts.get("epoch")
-    if not isinstance(of, dict) or not isinstance(epochs, int):  # of version 0.1
+    if of is None:  # of version 0.1
         return
+    if type(epochs) is not int or not 0 <= epochs <= run.recipe.training.epochs:
+        raise BinepError(
+            f"{run.folder}: its checkpoint is after {str(epochs)[:LONGEST]} epochs: allowed are 0 "
+            f"to {run.recipe.training.epochs}"
+        )
     where = f"{run.folder}: its checkpoint after {epochs} epochs is of another run"
+    if not isinstance(of, dict) or not of.keys() >= OF or not isinstance(of["recipe"], dict):
+        raise BinepError(f"{where}: allowed is one that says its {', '.join(sorted(OF))}")
+    try:
+        trained = recipes.from_table(of["recipe"])
+    except BinepError as error:
+        raise BinepError(f"{where}: {error}") from None
     # A trained network may be measured on other hardware: see `on_hardware`.
-    trained = replace(recipes.from_table(of["recipe"]), hardware=run.recipe.hardware)
+    trained = replace(trained, hardware=run.recipe.hardware)
     told = [
         f"{word} was {json.dumps(old)}, is {json.dumps(new)}"
         for word, old, new in (
