@@ -27,7 +27,7 @@ from binep.engines.processes import ALONE, Processes
 from binep.errors import BinepError, ProcessLost
 
 # Seconds; another name for it is $BINEP_PATIENCE. torchrun takes up to 30 more to end what hangs.
-PATIENCE = 75.0
+PATIENCE = 60.0
 LONG = timedelta(hours=2)  # to read data, which the leader may have to download
 REPORT = 2.0  # seconds in which those who wait say so
 READY = b"ready"
