@@ -61,7 +61,7 @@ def check(folder: Path, simulator: str) -> subprocess.CompletedProcess[str]:
 # --- CXXRTL -------------------------------------------------------------------------------------
 
 
-def build_cxxrtl(folder: Path, *flags: str) -> None:
+def build_cxxrtl(folder: Path, *flags: str, seconds: float = 600) -> None:
     """Turn a core into a program `cxxrtl`."""
     shutil.copy(DRIVER, folder)
     names = sorted(path.name for path in folder.glob("binep_*.sv"))
@@ -72,7 +72,7 @@ def build_cxxrtl(folder: Path, *flags: str) -> None:
     include = Path(yosys.origin).parent / "share/include/backends/cxxrtl/runtime"
     # Addresses that are not used may lie outside; what they read is not used either.
     options = ["-std=c++14", "-DNDEBUG", *flags, f"-I{include}", "-o", "cxxrtl", "cxxrtl.cc"]
-    call(["g++", *options], folder)
+    call(["g++", *options], folder, seconds)
 
 
 def run_cxxrtl(core: Core, folder: Path, images: int, traced: int, seconds: float = 600) -> None:

@@ -53,7 +53,7 @@ def test_the_core_in_cxxrtl_reads_and_learns_as_the_model_does(
     recipe: str, overrides: list[str], tmp_path: Path
 ):
     core = exported(tmp_path, recipe, 8, 10, 30, *overrides)
-    build_cxxrtl(tmp_path, "-O1")
+    build_cxxrtl(tmp_path, "-O0")
     run_cxxrtl(core, tmp_path, 40, 4)
     assert differences(core, tmp_path) == []
     assert numbers(tmp_path / "cycles.out")[:11] == counted(core, tmp_path, 10)
@@ -206,7 +206,7 @@ def test_verilator_warns_of_nothing(two_hidden: tuple[Core, Path]):
     call(["make", "-s", "lint"], two_hidden[1])
 
 
-# --- the whole recipe: benchmarks/verilog_digits.py has the record of all images ----------------
+# --- the whole recipe: benchmarks/verilog_simulation.py does the same with trained networks ------
 
 
 @pytest.mark.slow
@@ -224,10 +224,13 @@ def test_some_of_digits_in_cxxrtl(recipe: str, tmp_path: Path):
 @VERILATOR
 @pytest.mark.parametrize("recipe", [ENERGY, BITS])
 def test_all_of_digits_in_verilator(recipe: str, tmp_path: Path):
-    """360 images read, all states of the first 4 compared, then 100 learnt."""
-    exported(tmp_path, recipe, 64, 360, 100)
+    """360 images read, with all states of all neurons at every step, then 100 learnt."""
+    exported(tmp_path, recipe, 64, 360, 100, traced=360)
     done = check(tmp_path, "verilator")
-    assert done.returncode == 0 and "460 images, 0 read otherwise" in done.stdout
+    assert done.returncode == 0 and "PASSED" in done.stdout
+    assert "460 images, 0 read otherwise" in done.stdout
+    count = len((tmp_path / "vectors_states.mem").read_bytes().splitlines())
+    assert f"\n{count} states compared, 0 differ" in done.stdout and count >= 360 * 2 * 1124
 
 
 # --- what there is no core for ------------------------------------------------------------------

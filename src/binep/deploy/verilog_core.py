@@ -639,7 +639,7 @@ def _testbench(core: Core, vectors: Vectors, states: int) -> Iterator[str]:
     }
     yield "// What the testbench has to know of this network. Generated: see README.md."
     yield from (f"localparam int {name} = {value};" for name, value in sizes.items())
-    yield f"logic [{2 * core.parallel if bits else core.units * width}-1:0] word;"
+    yield f"logic [{(2 * core.parallel if bits else core.units * width) - 1}:0] word;"
     yield ""
     yield "task compare_states;"
     # Bits now are the lower half of a word; the upper half is what sums know of them.
