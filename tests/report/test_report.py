@@ -30,6 +30,7 @@ from binep.report import (
 )
 from binep.training import recipe as recipes
 from binep.training import runs, seals
+from binep.training.sections import RateSchedule
 from binep.training.trainer import evaluate
 from conftest import small_recipe
 
@@ -437,7 +438,7 @@ def test_loss_rates_and_weights_are_shown(page: Page):
 def test_rates_that_change_are_drawn(folder: Path, tmp_path: Path):
     run = copied(folder, tmp_path)
     recipe = recipes.load(run / "recipe.toml")
-    schedule = recipes.RateSchedule(at=[1], factor=0.5)
+    schedule = RateSchedule(at=[1], factor=0.5)
     changed = replace(recipe, schedule=replace(recipe.schedule, tau=schedule))
     give_recipe(run, changed)
     page = Page(write_report([run], tmp_path / "out", device="cpu", images=30))

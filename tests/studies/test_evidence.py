@@ -23,8 +23,9 @@ from binep.studies.evidence import (
 )
 from binep.training import recipe as recipes
 from binep.training import runs
-from binep.training.recipe import LearningKeys, PaperKeys, Recipe
+from binep.training.recipe import Recipe
 from binep.training.runs import Run
+from binep.training.sections import LearningKeys, PaperKeys
 from conftest import small_recipe
 
 

@@ -17,7 +17,7 @@ from binep.studies.reproduce import figure, gather, plan, render, reproduce
 from binep.training import recipe as recipes
 from binep.training import runs
 from binep.training.progress import Watcher
-from binep.training.recipe import PaperKeys
+from binep.training.sections import PaperKeys
 
 TINY = (
     "network.dense=[16]",

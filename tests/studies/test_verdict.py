@@ -5,7 +5,7 @@ from scipy import stats
 
 from binep.report.figures import Spread
 from binep.studies.verdict import judge, p_value
-from binep.training.recipe import PaperKeys
+from binep.training.sections import PaperKeys
 
 
 def test_p_is_that_of_welchs_test_on_the_numbers_themselves():

@@ -10,6 +10,7 @@ import pytest
 from binep.errors import BinepError
 from binep.training import keys
 from binep.training import recipe as recipes
+from binep.training.sections import LayerKeys
 
 LAYER = "network.layers."
 PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
@@ -51,7 +52,7 @@ def test_examples_are_allowed_and_defaults_are_those_that_are_taken(key: keys.Ke
     if key.default not in (keys.NO_DEFAULT, keys.UNSET):
         value: Any = asdict(least())
         if path.startswith(LAYER):
-            value = asdict(recipes.LayerKeys())
+            value = asdict(LayerKeys())
         for part in path.removeprefix(LAYER).split("."):
             value = value[part]
         assert json.loads(key.default) == value

@@ -12,6 +12,7 @@ from binep import BinepError, ConvPool, Dense, HardSigmoid, Heaviside
 from binep.studies.evidence import recipe_hash, without_none
 from binep.training import recipe as recipes
 from binep.training import runs
+from binep.training.sections import CHAIN
 
 RATES = ["optimizer.gamma=1e-3", "optimizer.tau=1e-5", "optimizer.lr_bias=0.01"]
 
@@ -25,7 +26,7 @@ def layered(*layers: str, more: tuple[str, ...] = ()) -> recipes.Recipe:
 def test_layers_build_what_conv_and_dense_build(name: str):
     short = recipes.load(name)
     text = recipes.dumps(short).splitlines()
-    kept = [line for line in text if line.partition(" =")[0] not in recipes.CHAIN]
+    kept = [line for line in text if line.partition(" =")[0] not in CHAIN]
     at = kept.index("[learning]") - 1
     for layer in short.network.chain:
         rows = [f"{key} = {recipes.toml(value)}" for key, value in layer.items()]

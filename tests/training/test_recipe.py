@@ -15,6 +15,7 @@ from binep.core.couplings import ConvPool
 from binep.core.neurons import Heaviside
 from binep.errors import BinepError
 from binep.training import recipe as recipes
+from binep.training.sections import RateSchedule
 from binep.training.trainer import random_streams
 
 PAPER = [
@@ -291,7 +292,7 @@ def test_rates_follow_their_schedule():
     ("shape", "halfway"), [("exponential", 0.2), ("linear", 0.52), ("cosine", 0.52)]
 )
 def test_smooth_schedules_end_where_they_should_and_stay(shape: str, halfway: float):
-    schedule = recipes.RateSchedule(over=10, final=0.04, shape=shape)
+    schedule = RateSchedule(over=10, final=0.04, shape=shape)
     factors = [schedule.at_epoch(n) for n in range(14)]
     assert factors[0] == 1 and factors[5] == pytest.approx(halfway)
     assert factors[10:] == pytest.approx([0.04] * 4)
@@ -299,12 +300,12 @@ def test_smooth_schedules_end_where_they_should_and_stay(shape: str, halfway: fl
 
 
 def test_steps_and_a_smooth_schedule_multiply():
-    schedule = recipes.RateSchedule(over=2, final=4.0, at=[2], factor=0.5)
+    schedule = RateSchedule(over=2, final=4.0, at=[2], factor=0.5)
     assert [schedule.at_epoch(n) for n in range(4)] == [1, 2, 2, 2]
 
 
 def test_a_smooth_schedule_may_begin_late():
-    late = recipes.RateSchedule(after=6, over=4, final=0.04, shape="linear")
+    late = RateSchedule(after=6, over=4, final=0.04, shape="linear")
     soon = replace(late, after=0)
     factors = [late.at_epoch(n) for n in range(14)]
     assert factors == [1.0] * 6 + [soon.at_epoch(n) for n in range(8)]

@@ -30,6 +30,7 @@ from binep.hardware.operations import (
 )
 from binep.training import recipe as recipes
 from binep.training.recipe import Recipe
+from binep.training.sections import HardwareKeys
 
 __all__ = [
     "KINDS",
@@ -106,7 +107,7 @@ def _others(coupling: Coupling) -> int:
 def _shape_of(recipe: Recipe) -> Network:
     """The recipe's network without its numbers."""
     with torch.device("meta"):
-        return replace(recipe, hardware=recipes.HardwareKeys()).build_network()
+        return replace(recipe, hardware=HardwareKeys()).build_network()
 
 
 def reference_of(recipe: Recipe) -> tuple[Recipe, float | None]:
@@ -125,7 +126,7 @@ def with_real_weights(recipe: Recipe) -> Recipe:
     keys = replace(
         recipe.network, weights="real", learn_scale=False, scale=None, power_of_two=False
     )
-    perfect = recipes.HardwareKeys()
+    perfect = HardwareKeys()
     name = f"{recipe.name} with real weights"
     return replace(recipe, name=name, network=keys, hardware=perfect)
 

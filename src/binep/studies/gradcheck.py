@@ -32,7 +32,8 @@ from binep.engines.select import select_device
 from binep.errors import BinepError, choose
 from binep.report import figures
 from binep.training import provenance
-from binep.training.recipe import LearningKeys, Recipe
+from binep.training.recipe import Recipe
+from binep.training.sections import LearningKeys
 from binep.training.trainer import random_streams
 
 BATCH = 32

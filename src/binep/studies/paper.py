@@ -12,7 +12,8 @@ from functools import cache
 from binep.errors import choose
 from binep.report import changes
 from binep.training import recipe as recipes
-from binep.training.recipe import PaperKeys, Recipe
+from binep.training.recipe import Recipe
+from binep.training.sections import PaperKeys
 
 # What makes a recipe that ships the paper's own algorithm, where ours deviates from it.
 AS_PRINTED = {

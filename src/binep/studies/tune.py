@@ -30,7 +30,8 @@ from binep.studies.compare import held_out
 from binep.studies.workbench import Workbench
 from binep.training import recipe as recipes
 from binep.training import runs
-from binep.training.recipe import PaperKeys, Recipe
+from binep.training.recipe import Recipe
+from binep.training.sections import PaperKeys
 from binep.training.trainer import Trainer
 
 BAND = (-5.0, 0.0)  # where pi has to be at first

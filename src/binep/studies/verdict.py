@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from binep.report.figures import Spread
-from binep.training.recipe import PaperKeys
+from binep.training.sections import PaperKeys
 
 TRIALS = 5  # behind each of the paper's means
 LEVEL = 0.05  # p below which two means are said to differ

@@ -25,7 +25,8 @@ from binep.errors import BinepError
 from binep.report.figures import text_table
 from binep.studies.workbench import Workbench
 from binep.training import runs
-from binep.training.recipe import PaperKeys, Recipe, nth
+from binep.training.recipe import Recipe
+from binep.training.sections import PaperKeys, nth
 
 IMAGES = 256  # that activity is measured on
 ROUNDS = 8

@@ -8,7 +8,9 @@ from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from typing import Any, get_type_hints
 
 from binep.errors import BinepError
-from binep.training.recipe import LayerKeys, RateSchedule, Recipe, ScheduleKeys, takes, toml
+from binep.training.checking import takes
+from binep.training.recipe import Recipe, toml
+from binep.training.sections import LayerKeys, RateSchedule, ScheduleKeys
 
 RATE = "RATE"  # stands for any rate that can have a schedule
 NO_DEFAULT, UNSET = "no default", "not set"

@@ -9,608 +9,57 @@ the value, and what is allowed.
 import json
 import math
 import re
-import sys
 import tomllib
-import types
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, get_origin, get_type_hints
 
 import torch
 
 from binep.core.couplings import Dense
 from binep.core.gradients import (
-    PULLS_AT,
-    SIGNS,
     BackpropThroughTime,
     EquilibriumPropagation,
     Learning,
 )
 from binep.core.homeostasis import Homeostasis
 from binep.core.imperfect import Imperfections, ImperfectNetwork, imperfect_optimizers
-from binep.core.limits import (
-    MOST_CHANNELS,
-    MOST_EPOCHS,
-    MOST_NEURONS,
-    MOST_STEPS,
-    MOST_WIDTH,
-)
 from binep.core.memory import check_fits
-from binep.core.network import COSTS, DYNAMICS, SENDS, Network
-from binep.core.neurons import HardSigmoid, Heaviside, Neuron
+from binep.core.network import Network
 from binep.core.optim import RATES, Optimizers, assign_optimizers
-from binep.core.relaxation import NUDGES
-from binep.core.turns import UPDATES
 from binep.core.weights import nearest_power_of_two
-from binep.data import DATASETS, Augmentation, Dataset, Folder, Source
+from binep.data import Augmentation, Dataset, Folder, Source
 from binep.data import load as load_dataset
-from binep.data.own import TEST_SHARE, Facts, facts_of, read_once
+from binep.data.own import Facts, facts_of
 from binep.errors import BinepError, choose
 from binep.files import read_text
 from binep.registry import loggers
-from binep.training.layers import COUPLING, OF_LAYERS, Layer, neurons_of, stacked
+from binep.training.checking import alternatives, built, shown
+from binep.training.layers import stacked
+from binep.training.sections import (
+    CHAIN,
+    OF_CONV,
+    OWN,
+    DataKeys,
+    HardwareKeys,
+    LearningKeys,
+    NetworkKeys,
+    OptimizerKeys,
+    PaperKeys,
+    RateSchedule,
+    ScheduleKeys,
+    TrainingKeys,
+    entry,
+    nth,
+)
 
-OWN = "own"
-OF_CONV = ("kernel", "padding", "pool")
-CHAIN = ("conv", "dense", *OF_CONV)  # what `network.layers` stands in place of
 MOST_PARENTS = 20
 MOST_BYTES = 1 << 20  # of a recipe's file
-PerCoupling = float | list[float]
-PerConv = int | list[int]
-
-
-def _key(meaning: str, default: Any = MISSING, *, example: Any, **limits: Any) -> Any:
-    """A key: what it means, its default, an example, and its limits.
-
-    Limits are `choices`, `low` (at least), `above` (more than) and `high` (at most). All of this is
-    what values are checked against, and what `binep.training.keys` prints. A key that is new, and
-    whose default None is resolved to a value, says with `before` to which one in recipes that were
-    trained before there was the key: evidence is filed under what differs from that.
-    """
-    metadata = {"meaning": meaning, "example": example, **limits}
-    if isinstance(default, list):
-        return field(default_factory=lambda: list(default), metadata=metadata)
-    return field(default=default, metadata=metadata)
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataKeys:
-    """What is trained on: a data set that binep knows, or one of your own."""
-
-    name: str = _key(
-        "The data set, by its name in the registry; 'own' goes with `data.path`.",
-        "digits",
-        example="mnist",
-        choices=lambda: (*DATASETS, OWN),
-    )
-    path: str | None = _key(
-        "Your own data: .npz, .npy, .csv, a folder of images by class, or IDX files.",
-        None,
-        example="measurements.csv",
-    )
-    label: str | None = _key(
-        "Name, or number from 0, of a table's column of labels. By default the one called label, "
-        "class, target or y, else the last.",
-        None,
-        example="species",
-    )
-    test: float = _key(
-        "Share of your own samples that is kept for testing, where no test set is given.",
-        TEST_SHARE,
-        example=0.25,
-        above=0,
-        high=1,
-    )
-    split_seed: int = _key("Random seed of that choice.", 0, example=1, low=0)
-    normalise: bool = _key(
-        "Whether to bring your own data to mean 0 and deviation 1 over the training set.",
-        False,
-        example=True,
-    )
-    # What was found there, filled in when a recipe is resolved, so that a run can be opened, and
-    # its network shipped, where the data are not.
-    shape: list[int] | None = _key(
-        "Shape of one of your samples; filled in.", None, example=[1, 28, 28], low=1
-    )
-    classes: int | None = _key("Number of your classes; filled in.", None, example=3, low=2)
-    class_names: list[str] | None = _key(
-        "Names of your classes; filled in.", None, example=["cat", "dog"]
-    )
-    samples: int | None = _key(
-        "Number of your training samples; filled in.", None, example=800, low=1
-    )
-    mean: list[float] | None = _key(
-        "What is subtracted from your data; filled in.", None, example=[0.5]
-    )
-    std: list[float] | None = _key(
-        "What your data are divided by after that; filled in.", None, example=[0.25]
-    )
-    flip: bool = _key(
-        "Whether training images are mirrored at random, left to right, half of the time.",
-        False,
-        example=True,
-    )
-    crop: int = _key(
-        "Training images are moved at random by up to this number of pixels; the edge is repeated.",
-        0,
-        example=4,
-        low=0,
-        high=MOST_WIDTH,
-    )
-    validation: int = _key(
-        "Number of training images, the last ones, that are kept out of training and tested on in "
-        "place of the test set: choices are made on them.",
-        0,
-        example=10000,
-        low=0,
-    )
-    train: int = _key(
-        "Number of training images, the first ones, that are trained on; 0: all.",
-        0,
-        example=5000,
-        low=0,
-    )
-
-    @property
-    def published(self) -> Source | None:
-        """Where the data set's files come from, and what is known of it; None of your own."""
-        source = DATASETS[self.name] if self.name != OWN and self.path is None else None
-        return source if isinstance(source, Source) else None
-
-    @property
-    def place(self) -> str:
-        """What to call your own data in a message."""
-        return self.path or ("dataset" if self.name == OWN else f"data set {self.name!r}")
-
-    def read(self) -> Dataset:
-        """Your own data: from `path`, or of a function that is registered."""
-        if self.path is None and self.name == OWN:
-            raise BinepError(
-                "these data were handed over in Python: hand them over again, dataset="
-            )
-        if self.path is None:
-            return load_dataset(self.name)
-        return read_once(self.path, self.label, self.test, self.split_seed, self.normalise)
-
-    @property
-    def facts(self) -> Facts:
-        """What was found in your own data."""
-        assert self.shape is not None and self.classes is not None and self.samples is not None
-        return Facts(
-            tuple(self.shape),
-            self.classes,
-            self.samples,
-            None if self.mean is None else tuple(self.mean),
-            None if self.std is None else tuple(self.std),
-            None if self.class_names is None else tuple(self.class_names),
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class LayerKeys:
-    """A layer, and what joins it to the layer below.
-
-    Any further key is an argument of the coupling, such as `kernel`, `padding` and `pool` of
-    'conv', or `binary = false`, which gives this one real weights.
-    """
-
-    coupling: str = _key(
-        "The coupling to the layer below, by its name in the registry.", COUPLING, example="conv"
-    )
-    size: int | None = _key(
-        "Neurons of the layer, or channels of a convolution. The last layer may leave it out.",
-        None,
-        example=256,
-        low=1,
-    )
-    neuron: str | dict[str, Any] | None = _key(
-        "The layer's neuron, by its name in the registry, or with arguments. By default as "
-        "`network.activations` says.",
-        None,
-        example={"name": "heaviside", "threshold": 0.4},
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class NetworkKeys:
-    """Layers, neurons and dynamics. Convolutions come first, then dense layers, then the output."""
-
-    conv: list[int] = _key(
-        "Channels of each convolution with max-pooling.",
-        [],
-        example=[32, 64],
-        low=1,
-        high=MOST_CHANNELS,
-    )
-    kernel: PerConv = _key(
-        "Width of the convolutions' kernels.", 5, example=[5, 3], low=1, high=MOST_WIDTH
-    )
-    padding: PerConv = _key(
-        "Width of the border of zeros around the convolutions' input.",
-        0,
-        example=2,
-        low=0,
-        high=MOST_WIDTH,
-    )
-    pool: PerConv = _key(
-        "Width and stride of the max-pooling.", 1, example=2, low=1, high=MOST_WIDTH
-    )
-    dense: list[int] = _key(
-        "Neurons of each hidden dense layer.", [], example=[4096], low=1, high=MOST_NEURONS
-    )
-    per_class: int = _key("Output neurons per class.", 1, example=10, low=1, high=MOST_NEURONS)
-    weights: str = _key(
-        "'binary': W = alpha w with w = -1 or +1, learnt by flips. 'real': learnt by SGD.",
-        "binary",
-        example="real",
-        choices=("binary", "real"),
-    )
-    activations: str = _key(
-        "'real': the hard sigmoid of a neuron's state. 'binary': 1 from the threshold on, else 0.",
-        "real",
-        example="binary",
-        choices=("real", "binary"),
-    )
-    threshold: float = _key("State at which a binary neuron turns on.", 0.5, example=0.4)
-    sigma: float = _key(
-        "Binary neurons: half the width of the window around the threshold in which a drive acts.",
-        0.5,
-        example=0.3,
-        above=0,
-    )
-    dynamics: str = _key(
-        "'prototypical': s <- rho(drive), for real activations. 'energy': s <- (1 - dt) s + dt "
-        "rho'(s) drive, in [0, 1]. 'hopfield': bits without an inner state, layers in turn.",
-        "prototypical",
-        example="energy",
-        choices=DYNAMICS,
-    )
-    updates: str | None = _key(
-        "'simultaneous': all layers move at once. 'alternating': a step is a sweep, the odd layers "
-        "and then the even ones. By default the latter with 'hopfield' dynamics only.",
-        None,
-        example="alternating",
-        choices=UPDATES,
-        before="simultaneous",
-    )
-    feedback: PerCoupling = _key(
-        "What is sent down through a coupling is multiplied by: below 1 a layer hears less from "
-        "above than from below, and EP's gradients stay right. Not used of the first coupling.",
-        1.0,
-        example=[1, 0.5, 0.25],
-        above=0,
-    )
-    dt: float = _key("Time step of the energy-based dynamics.", 0.5, example=0.25, above=0, high=1)
-    initial_state: float | None = _key(
-        "State of all neurons at the start of the free phase. By default the paper's: energy-based "
-        "1, with convolutions 0.5, else 0; with 'hopfield' dynamics 0.",
-        None,
-        example=0.0,
-    )
-    clamp_nudged: bool | None = _key(
-        "Prototypical dynamics: whether nudged outputs are clamped to [0, 1]. By default they are "
-        "unless there are convolutions.",
-        None,
-        example=True,
-    )
-    nudged_sends: str | None = _key(
-        "What a nudged output that is not clamped sends down: its 'state', beyond [0, 1] too, or "
-        "its 'activity', as other neurons. By default its state.",
-        None,
-        example="activity",
-        choices=SENDS,
-    )
-    cost: str = _key(
-        "'mse' pulls outputs to their targets; with 'cross_entropy' the last coupling is a softmax "
-        "readout outside the dynamics.",
-        "mse",
-        example="cross_entropy",
-        choices=COSTS,
-    )
-    learn_scale: bool = _key(
-        "Whether the scaling factors alpha of binary weights are learnt.", False, example=True
-    )
-    scale: float | None = _key(
-        "alpha of all couplings; by default the mean |W| of the weights drawn at the start.",
-        None,
-        example=0.02,
-        above=0,
-    )
-    gain: PerCoupling = _key(
-        "Factor on alpha, or on real weights, before training.", 1.0, example=[2, 1], above=0
-    )
-    power_of_two: bool = _key(
-        "Whether each alpha is rounded to the nearest power of two before training (after "
-        "`network.gain`), so that hardware shifts instead of multiplying.",
-        False,
-        example=True,
-    )
-    zero_bias: bool = _key("Whether biases start at 0 and not at random.", False, example=True)
-    bias: PerCoupling = _key("Added to every bias before training.", 0.0, example=[-0.1, 0])
-    layers: list[Layer] | None = _key(
-        "In place of `conv` and `dense`: all layers from the first to the output, in any order, "
-        "each as a table [[network.layers]].",
-        None,
-        example=[{"coupling": "conv", "size": 16, "kernel": 3, "pool": 2}, {"size": 64}, {}],
-        each=LayerKeys,
-    )
-
-    @property
-    def chain(self) -> list[Layer]:
-        """All layers, one per coupling, however they are written."""
-        if self.layers is not None:
-            return self.layers
-        sizes = [
-            {key: nth(getattr(self, key), n) for key in OF_CONV} for n in range(len(self.conv))
-        ]
-        return [
-            *(
-                {"coupling": "conv", "size": channels, **of_conv}
-                for channels, of_conv in zip(self.conv, sizes, strict=True)
-            ),
-            *({"coupling": "dense", "size": neurons} for neurons in self.dense),
-            {"coupling": "dense"},
-        ]
-
-    @property
-    def neurons(self) -> list[Neuron]:
-        """The neuron of each layer that relaxes."""
-        binary = self.activations == "binary"
-        window = {"threshold": self.threshold, "sigma": self.sigma}
-        usual = Heaviside(**window) if binary else HardSigmoid()
-        relaxing = self.chain if self.cost == "mse" else self.chain[:-1]
-        return neurons_of(relaxing, usual, window)
-
-    @property
-    def sends_bits(self) -> bool:
-        """Whether the activities of any layer are bits."""
-        return any(neuron.binary for neuron in self.neurons)
-
-
-@dataclass(frozen=True, kw_only=True)
-class LearningKeys:
-    """Where gradients come from: Equilibrium Propagation, or backpropagation through time."""
-
-    method: str = _key(
-        "'ep' or, as a baseline, 'bptt'.", "ep", example="bptt", choices=("ep", "bptt")
-    )
-    free_steps: int = _key("T, time steps of the free phase.", example=50, low=1, high=MOST_STEPS)
-    nudged_steps: int = _key(
-        "K, time steps of a nudged phase; for BPTT steps to go back through.",
-        example=10,
-        low=1,
-        high=MOST_STEPS,
-    )
-    beta: float = _key("Strength of the nudge; not 0.", 0.3, example=0.5)
-    sign: str = _key(
-        "Of beta: 'positive' as given; 'random' for each mini-batch; 'centered' both, and the "
-        "gradient from their difference.",
-        "random",
-        example="centered",
-        choices=SIGNS,
-    )
-    nudge: str = _key(
-        "'live': beta (y - s) with the current state; 'constant': with the free phase's.",
-        "live",
-        example="constant",
-        choices=NUDGES,
-    )
-    tolerance: float | None = _key(
-        "A phase ends once no state changes by more than this in a step; by default none ends "
-        "early.",
-        None,
-        example=1e-3,
-        low=0,
-    )
-    margin: float = _key(
-        "By how much the right class has to win while the network learns; EP only.",
-        0.0,
-        example=0.1,
-        low=0,
-    )
-    homeostasis: PerCoupling = _key(
-        "How fast biases follow activity: after each mini-batch `b <- b + homeostasis (activity - "
-        "mean activity)`, of each neuron or channel in the free phase; 0: not at all. EP only.",
-        0.0,
-        example=[1e-3, 0],
-        low=0,
-    )
-    activity: PerCoupling | None = _key(
-        "The share of samples that `learning.homeostasis` keeps neurons active for; needed by it.",
-        None,
-        example=0.1,
-        above=0,
-        high=1,
-    )
-    pulls_at: str = _key(
-        "BPTT: what the loss pulls at, the outputs' 'state' or their 'drive', as EP's nudge does "
-        "in prototypical dynamics.",
-        "state",
-        example="drive",
-        choices=PULLS_AT,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class OptimizerKeys:
-    """Bop for binary weights (gamma, tau), SGD for everything else (lr_...)."""
-
-    gamma: PerCoupling | None = _key(
-        "Bop's rate: m <- (1 - gamma) m + gamma g. Needed by binary weights.",
-        None,
-        example=[1e-4, 1e-5],
-        above=0,
-        high=1,
-    )
-    tau: PerCoupling | None = _key(
-        "Bop's threshold: a weight flips where |m| > tau and m has its sign. Needed by binary "
-        "weights.",
-        None,
-        example=5e-7,
-        low=0,
-    )
-    sigma: float | None = _key(
-        "Makes Bop one of second order: v <- (1 - sigma) v + sigma g^2, and tau is compared with "
-        "|m| / (sqrt(v) + 1e-10). By default it is not.",
-        None,
-        example=1e-3,
-        above=0,
-        high=1,
-    )
-    lr_bias: PerCoupling | None = _key(
-        "Learning rate of biases.", None, example=[0.05, 0.025], low=0
-    )
-    lr_scale: PerCoupling | None = _key(
-        "Learning rate of alpha; needed with `network.learn_scale`.", None, example=1e-4, low=0
-    )
-    lr_weight: PerCoupling | None = _key(
-        "Learning rate of real weights; needed by them.", None, example=0.05, low=0
-    )
-    momentum_noise: float = _key(
-        "Standard deviation of Bop's momentum at the start, in units of gamma.",
-        0.0,
-        example=2,
-        low=0,
-    )
-
-
 LONGEST_NAME = 200
 # Runs are kept in folders of that name.
 NAMES = re.compile(rf"(?!\.)[^/\\\x00-\x1f\x7f-\x9f\u2028-\u202e\ud800-\udfff]{{1,{LONGEST_NAME}}}")
-_LONE = re.compile("[\ud800-\udfff]")  # halves of characters: names of files may hold some
-SHAPES = ("exponential", "linear", "cosine")
-
-
-@dataclass(frozen=True, kw_only=True)
-class RateSchedule:
-    """What a rate is multiplied by as epochs go by: in steps, and smoothly.
-
-    By `factor` after each epoch of `at` and after every `every` epochs; and by what stays 1 for
-    `after` epochs, goes to `final` within the next `over`, in one of three shapes, and stays there.
-    Epochs are counted from the start, whatever `training.epochs` is: a run can be lengthened.
-    """
-
-    at: list[int] = _key(
-        "Epochs after each of which the rate is multiplied by `factor`.", [], example=[10], low=1
-    )
-    every: int = _key("Epochs between further such changes; 0: none.", 0, example=20, low=0)
-    factor: float = _key("What is multiplied by then.", 1.0, example=0.1, above=0)
-    after: int = _key("Epochs before the smooth change begins.", 0, example=80, low=0)
-    over: int = _key("Epochs that the smooth change takes; 0: there is none.", 0, example=20, low=0)
-    final: float = _key(
-        "What the rate is multiplied by at the end of the smooth change.",
-        1.0,
-        example=10,
-        above=0,
-    )
-    shape: str = _key(
-        "Of the smooth change: a straight line of the logarithm, of the rate, or half a cosine.",
-        "exponential",
-        example="cosine",
-        choices=SHAPES,
-    )
-
-    def at_epoch(self, epochs_done: int) -> float:
-        """The product of all that is due after that many epochs.
-
-        >>> smooth = RateSchedule(over=4, final=0.01)
-        >>> [round(smooth.at_epoch(n), 3) for n in (0, 1, 2, 4, 9)]
-        [1.0, 0.316, 0.1, 0.01, 0.01]
-        >>> late = RateSchedule(after=3, over=2, final=0.01)
-        >>> [round(late.at_epoch(n), 3) for n in (0, 3, 4, 5, 9)]
-        [1.0, 1.0, 0.1, 0.01, 0.01]
-        """
-        times = sum(epoch <= epochs_done for epoch in self.at)
-        times += epochs_done // self.every if self.every else 0
-        return self.factor**times * self._smooth(epochs_done)
-
-    def _smooth(self, epochs_done: int) -> float:
-        if not self.over:
-            return 1.0
-        done = min(max(epochs_done - self.after, 0) / self.over, 1.0)
-        if self.shape == "exponential":
-            return self.final**done
-        if self.shape == "cosine":
-            done = (1 - math.cos(math.pi * done)) / 2
-        return 1 + done * (self.final - 1)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScheduleKeys:
-    """How each rate of the optimizers changes with the epochs."""
-
-    gamma: RateSchedule = field(default_factory=RateSchedule)
-    tau: RateSchedule = field(default_factory=RateSchedule)
-    lr_bias: RateSchedule = field(default_factory=RateSchedule)
-    lr_scale: RateSchedule = field(default_factory=RateSchedule)
-    lr_weight: RateSchedule = field(default_factory=RateSchedule)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingKeys:
-    """For how long, and in which portions."""
-
-    epochs: int = _key("Number of epochs.", example=50, low=1, high=MOST_EPOCHS)
-    batch_size: int = _key("Samples in a mini-batch.", 64, example=20, low=1, high=MOST_NEURONS)
-    drop_last: bool = _key(
-        "Whether an epoch leaves out a smaller last mini-batch, whose samples would weigh more.",
-        False,
-        example=True,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class HardwareKeys:
-    """What is wrong with the hardware, see `Imperfections`; by default nothing."""
-
-    weight_errors: float = _key(
-        "Probability that a weight is read with the wrong sign, for each mini-batch.",
-        0.0,
-        example=0.01,
-        low=0,
-        high=1,
-    )
-    activation_errors: float = _key(
-        "Probability that a bit that a neuron sends is wrong, at every read.",
-        0.0,
-        example=0.001,
-        low=0,
-        high=1,
-    )
-    stuck: float = _key(
-        "Share of synapses that always read the same sign.", 0.0, example=0.05, low=0, high=1
-    )
-    threshold_spread: float = _key(
-        "Standard deviation of the neurons' thresholds.", 0.0, example=0.1, low=0
-    )
-    momentum_bits: int | None = _key(
-        "Bits in which a momentum is stored; by default float32.", None, example=8, low=2, high=24
-    )
-    momentum_leak: float = _key(
-        "Share of its momentum that a synapse loses in each mini-batch, besides Bop's own decay.",
-        0.0,
-        example=1e-4,
-        low=0,
-        high=1,
-    )
-    device: int = _key(
-        "Number of the device: which synapses are stuck, which threshold each neuron has.",
-        0,
-        example=1,
-        low=0,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class PaperKeys:
-    """What the paper reports, in per cent: mean and standard deviation, and where."""
-
-    test: float | None = _key("Test error.", None, example=2.07, low=0)
-    test_sd: float | None = _key("Its standard deviation.", None, example=0.02, low=0)
-    train: float | None = _key("Training error.", None, example=0.77, low=0)
-    where: str = _key("Table or section.", "", example="Table 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -624,12 +73,12 @@ class Recipe:
     0.5
     """
 
-    name: str = _key(
+    name: str = entry(
         "What its runs are called; a file that does not say is called after itself.",
         example="narrow",
     )
-    summary: str = _key("What it trains, in one line.", "", example="A narrower network")
-    loggers: list[str] | None = _key(
+    summary: str = entry("What it trains, in one line.", "", example="A narrower network")
+    loggers: list[str] | None = entry(
         "What else writes down the metrics of each epoch, by names in the registry.",
         None,
         example=["tensorboard"],
@@ -811,10 +260,10 @@ def load(name: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 
 def from_table(table: Mapping[str, Any]) -> Recipe:
     """Check a parsed TOML document and build the recipe; lists come out one value a coupling."""
-    recipe = _build(Recipe, dict(table), "")
+    recipe = built(Recipe, dict(table), "")
     if not NAMES.fullmatch(recipe.name):
         raise BinepError(
-            f"name={_show(recipe.name)}: allowed is what a folder can be called, 1 to "
+            f"name={shown(recipe.name)}: allowed is what a folder can be called, 1 to "
             f"{LONGEST_NAME} letters without slashes, of which the first is no point"
         )
     return _resolve(recipe)
@@ -908,7 +357,7 @@ def _override(table: dict[str, Any], override: str) -> None:
     if keys[0] == "network":
         _leave_out_other_chain(table, {"network": {keys[1]: None}})
     value = _value(text)
-    kinds = [kind for kind in _alternatives(_hint(keys)) if kind is not type(None)]
+    kinds = [kind for kind in alternatives(_hint(keys)) if kind is not type(None)]
     lists = [get_origin(kind) is list for kind in kinds]
     if any(lists) and not isinstance(value, list) and ("," in text or all(lists)):
         value = [_value(part) for part in text.split(",") if part.strip()]
@@ -932,137 +381,6 @@ def _hint(keys: Sequence[str]) -> Any:
     for key in keys:
         hint = get_type_hints(hint).get(key) if is_dataclass(hint) else None
     return hint
-
-
-# --- checking -----------------------------------------------------------------------------------
-
-
-def _build(cls: type, table: dict[str, Any], where: str) -> Any:
-    """Make a section's dataclass of a TOML table."""
-    known = {f.name: f for f in fields(cls)}
-    hints = get_type_hints(cls)
-    for key in table:
-        if key not in known:
-            place = f"section [{where}]" if where else "the top of a recipe"
-            raise BinepError(str(_unknown(f"{where}.{key}".lstrip("."), key, known, place)))
-    values = {}
-    for name, spec in known.items():
-        path = f"{where}.{name}" if where else name
-        if is_dataclass(hints[name]):
-            section = table.get(name, {})
-            if not isinstance(section, dict):
-                raise BinepError(f"{path}={section!r}: it must be a section, [{path}]")
-            values[name] = _build(hints[name], section, path)  # type: ignore[arg-type]
-        elif name in table:
-            values[name] = _checked(table[name], hints[name], spec, path)
-        elif spec.default is MISSING and spec.default_factory is MISSING:
-            raise BinepError(f"{path} is missing: allowed is {takes(hints[name], spec)}")
-    return cls(**values)
-
-
-def _unknown(path: str, key: str, known: Mapping[str, Any], place: str) -> BinepError:
-    try:
-        choose(key, known, "key")
-    except BinepError as error:
-        message = str(error).replace(f"unknown key {key!r}", f"unknown key {path} in {place}")
-        return BinepError(message)
-    return BinepError(path)
-
-
-def _checked(value: Any, hint: Any, spec: Field, path: str) -> Any:
-    """A value of the right type and within its limits."""
-    if "each" in spec.metadata and isinstance(value, list):
-        return [_layer(each, f"{path}[{n}]") for n, each in enumerate(value)]
-    for kind in _alternatives(hint):
-        if get_origin(kind) is list:
-            (item,) = get_args(kind)
-            if isinstance(value, list) and all(_is(item, v) for v in value):
-                for v in value:
-                    _limit(v, hint, spec, path, value)
-                return [item(v) for v in value]
-        elif kind is not type(None) and _is(kind, value):
-            _limit(value, hint, spec, path, value)
-            return kind(value)
-    raise BinepError(f"{path}={_show(value)}: allowed is {takes(hint, spec)}")
-
-
-def _layer(table: Any, path: str) -> Layer:
-    """One of `network.layers`: its own keys checked, its coupling named."""
-    if not isinstance(table, dict):
-        raise BinepError(f"{path}={_show(table)}: it must be a table, [[network.layers]]")
-    own = {key: value for key, value in table.items() if key in OF_LAYERS}
-    checked = asdict(_build(LayerKeys, own, path))
-    return {key: value for key, value in {**checked, **table}.items() if value is not None}
-
-
-def _alternatives(hint: Any) -> tuple[Any, ...]:
-    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
-
-
-def _is(kind: type, value: Any) -> bool:
-    if kind is float:
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    return isinstance(value, get_origin(kind) or kind) and (
-        kind is bool or not isinstance(value, bool)
-    )
-
-
-def _limit(value: Any, hint: Any, spec: Field, path: str, whole: Any) -> None:
-    limits = spec.metadata
-    if "choices" in limits:
-        try:
-            choose(value, choices_of(spec), path)
-        except BinepError as error:
-            raise BinepError(str(error).replace("unknown ", "", 1).replace(" ", "=", 1)) from None
-    if isinstance(value, str) and not value.isprintable() and _LONE.search(value):
-        raise BinepError(f"{path}={_show(value)}: allowed is text that UTF-8 can write")
-    if isinstance(value, str | bool | dict):
-        return
-    fits = (
-        abs(value) <= sys.float_info.max
-        and value >= limits.get("low", -math.inf)
-        and value > limits.get("above", -math.inf)
-        and value <= limits.get("high", math.inf)
-    )
-    if not fits:
-        raise BinepError(f"{path}={_show(whole)}: allowed is {takes(hint, spec)}")
-
-
-def _show(value: Any) -> str:
-    text = json.dumps(value, default=str)
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def takes(hint: Any, spec: Field) -> str:
-    """The values that a key takes, in words."""
-    words = {int: "an integer", float: "a number", bool: "true or false", str: "a text"}
-    words |= {dict: "a table"}
-    lists = {int: "a list of integers", float: "a list of numbers", str: "a list of texts"}
-    lists |= {dict: "a list of tables"}
-
-    def plain(kind: Any) -> Any:
-        return get_origin(kind) or kind
-
-    kinds = [
-        lists[plain(get_args(kind)[0])] if get_origin(kind) is list else words[plain(kind)]
-        for kind in _alternatives(hint)
-        if kind is not type(None)
-    ]
-    limits = spec.metadata
-    bounds = [
-        f"{word} {limits[name]}"
-        for name, word in (("low", "at least"), ("above", "above"), ("high", "at most"))
-        if name in limits
-    ]
-    if "choices" in limits:
-        return f"one of {', '.join(choices_of(spec))}"
-    return " or ".join(kinds) + (f", {' and '.join(bounds)}" if bounds else "")
-
-
-def choices_of(spec: Field) -> Sequence[str]:
-    """The values that a key can have; those of a registry as they are now."""
-    choices: Any = spec.metadata["choices"]
-    return [*(choices() if callable(choices) else choices)]  # type: ignore[misc]
 
 
 def _resolve(recipe: Recipe) -> Recipe:
@@ -1169,7 +487,7 @@ def _check_layers(keys: NetworkKeys) -> None:
     for name in CHAIN:
         if getattr(keys, name) != getattr(NetworkKeys(), name):
             raise BinepError(
-                f"network.layers with network.{name}={_show(getattr(keys, name))}: allowed is one "
+                f"network.layers with network.{name}={shown(getattr(keys, name))}: allowed is one "
                 "of the two"
             )
     for n, layer in enumerate(keys.layers[:-1]):
@@ -1230,7 +548,7 @@ def _check_schedule(recipe: Recipe, rate: str, values: list[float] | None) -> No
 def _length(path: str, value: Any, expected: int, what: str) -> None:
     if isinstance(value, list) and len(value) != expected:
         raise BinepError(
-            f"{path}={_show(value)}: it has {len(value)} values, allowed is one number or "
+            f"{path}={shown(value)}: it has {len(value)} values, allowed is one number or "
             f"{expected}, one for each of the {expected} {what}"
         )
 
@@ -1238,11 +556,6 @@ def _length(path: str, value: Any, expected: int, what: str) -> None:
 def _any(value: float | list[float]) -> bool:
     """Whether a value for all, or one of a list, is not 0."""
     return any(value) if isinstance(value, list) else value != 0
-
-
-def nth(value: Any, n: int) -> Any:
-    """Entry n of what may be one value for all, or a list."""
-    return value[n] if isinstance(value, list) else value
 
 
 # --- writing ------------------------------------------------------------------------------------
