@@ -77,7 +77,8 @@ def compiled(dispatcher: Any) -> bool:
 
 def announce(dispatcher: Any) -> None:
     """Say that a first call will take a while, if the kernel is not there yet."""
-    if not compiled(dispatcher):
+    # Numba takes longer to answer than many a kernel to run: it is asked once.
+    if dispatcher not in _called and not compiled(dispatcher):
         print("compiling kernels for this machine, once", file=sys.stderr)
 
 

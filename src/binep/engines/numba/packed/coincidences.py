@@ -18,7 +18,7 @@ from binep.engines.numba.counting import LEVELS, count_rows
 from binep.engines.numba.jit import inner, kernel
 from binep.engines.numba.packed.dense_events import ALL, NONE, ONE, is_on
 from binep.engines.numba.rules import flip, move
-from binep.engines.numba.simd import lowest, prefetch
+from binep.engines.numba.simd import lowest, popcount, prefetch
 
 Array = Any
 
@@ -140,16 +140,24 @@ def learn_contrast_share(bop, contrast, overlaps, threads, thread):
 
 
 @inner
-def _list_only(words, others, first, to, count):
-    """Append the positions of the bits that are 1 in `words` and 0 in `others`, counted on from
-    `first`; returns how many are listed now."""
+def _differ(one, other):
+    """Whether two rows of words do."""
+    found = NONE
+    for w in range(len(one)):
+        found |= one[w] ^ other[w]
+    return found != NONE
+
+
+@inner
+def _list_row(words, first, to):
+    """List the positions of the bits that are 1, counted on from `first`."""
+    count = 0
     for w in range(len(words)):
-        rest = words[w] & ~others[w]
+        rest = words[w]
         while rest:
             to[count] = first + 64 * w + lowest(rest)
             rest &= rest - ONE
             count += 1
-    return count
 
 
 @inner
@@ -190,11 +198,13 @@ def _bop_touched(bop, i, contrast, touched, count, synapse):
 
 
 @inner
-def _pack_rows(to, width, row, words, others):
-    """Write the bits that are 1 in `words` and 0 in `others` as row number `row`."""
-    part = to[row * width : row * width + len(words)]
+def _pack_row(to, words, others):
+    """Write the bits that are 1 in `words` and 0 in `others`; returns how many."""
+    total = NONE
     for w in range(len(words)):
-        part[w] = words[w] & ~others[w]
+        to[w] = words[w] & ~others[w]
+        total += popcount(to[w])
+    return _int(total)
 
 
 @kernel
@@ -216,23 +226,32 @@ def learn_dense_share(
         overlaps: `<signs, contrast>` of each neuron above, (threads, above), an output.
     Returns flips, and how many entries of the momentum were touched.
     """
-    batch, words = len(plus), below[1] - below[0]
+    words = below[1] - below[0]
     begin, end = words * thread // threads, words * (thread + 1) // threads
+    here = below[0] + begin, below[0] + end
+    # Of samples that end both phases alike there is nothing to learn.
+    taught, batch = np.empty(len(plus), np.int64), 0
+    for b in range(len(plus)):
+        if _differ(plus[b, above[0] : above[1]], minus[b, above[0] : above[1]]) or _differ(
+            plus[b, here[0] : here[1]], minus[b, here[0] : here[1]]
+        ):
+            taught[batch] = b
+            batch += 1
     nothing = np.zeros(end - begin, np.uint64)
     width = (end - begin + 7) // 8 * 8
-    # Active below, of each sample: in plus, in minus, only in plus, only in minus. Packed, they
-    # stand behind a row of zeros.
-    listed, bounds, length = lists[thread], np.zeros(4 * batch + 1, np.int64), 0
-    packed = np.zeros((4 * batch + 1) * width, np.uint64)
-    for b in range(batch):
-        p = plus[b, below[0] + begin : below[0] + end]
-        m = minus[b, below[0] + begin : below[0] + end]
+    # Active below, of each of these: in plus, in minus, only in plus, only in minus; packed, behind
+    # a row of zeros, and listed from `bounds` on, once a list is needed.
+    listed, bounds = lists[thread], np.zeros(4 * batch + 1, np.int64)
+    packed, is_listed = np.zeros((4 * batch + 1) * width, np.uint64), np.zeros(4 * batch, np.bool_)
+    for s in range(batch):
+        p = plus[taught[s], here[0] : here[1]]
+        m = minus[taught[s], here[0] : here[1]]
         for which in range(4):
             one = p if which % 2 == 0 else m
             other = nothing if which < 2 else (m if which == 2 else p)
-            length = _list_only(one, other, 64 * begin, listed, length)
-            bounds[4 * b + which + 1] = length
-            _pack_rows(packed, width, 4 * b + which + 1, one, other)
+            at = (4 * s + which + 1) * width
+            active = _pack_row(packed[at : at + end - begin], one, other)
+            bounds[4 * s + which + 1] = bounds[4 * s + which] + active
     cells, all_flips, entries = 64 * words, 0, 0
     contrast = np.empty(cells, np.int32)
     for j in range(cells):
@@ -246,19 +265,19 @@ def learn_dense_share(
     synapses = max(0, min(64 * end, bop.signs.shape[1]) - first)
     for word in range(above[0], above[1]):
         union = np.uint64(0)
-        for b in range(batch):
-            union |= plus[b, word] | minus[b, word]
+        for s in range(batch):
+            union |= plus[taught[s], word] | minus[taught[s], word]
         while union:
             bit = lowest(union)
             union &= union - ONE
             i, count, lines, work, fallen = 64 * (word - above[0]) + bit, 0, 0, 0, 0
-            for b in range(batch):
-                in_plus = (plus[b, word] >> np.uint64(bit)) & ONE
-                in_minus = (minus[b, word] >> np.uint64(bit)) & ONE
+            for s in range(batch):
+                in_plus = (plus[taught[s], word] >> np.uint64(bit)) & ONE
+                in_minus = (minus[taught[s], word] >> np.uint64(bit)) & ONE
                 for sign in range(2):
                     if not (in_plus if sign == 0 else in_minus):
                         continue
-                    which = 4 * b + sign + (2 if in_plus and in_minus else 0)
+                    which = 4 * s + sign + (2 if in_plus and in_minus else 0)
                     some = bounds[which + 1] - bounds[which]
                     if some:
                         chosen[lines], work = which, work + some
@@ -277,6 +296,10 @@ def learn_dense_share(
             for n in range(lines):
                 which = chosen[n]
                 change = up if which % 2 == 0 else down
+                if not is_listed[which]:
+                    is_listed[which] = True
+                    at = (which + 1) * width
+                    _list_row(packed[at : at + end - begin], first, listed[bounds[which] :])
                 for k in range(bounds[which], bounds[which + 1]):
                     count = _bump(contrast, touched, count, listed[k], change)
             flips, overlaps[thread, i], coincidences = _bop_touched(

@@ -203,11 +203,38 @@ def _begin_first(net, sample):
 
 
 @inner
-def note(sample, found, phase, b):
-    """Note what a phase of sample b has left."""
+def begin_phase(net, sample, kept, phases, phase, b, margin, drives, pixels, pixel_gain):
+    """Go to where a phase of sample b begins; from t = 0 with what its image and margin exert.
+
+    Arguments as for `relax_share`.
+    """
+    wiring, start = net.wiring, phases.start[phase]
+    if start == phase - 1 and start >= 0:
+        return
+    place = start if start >= 0 else len(phases.steps)
+    copy_into(sample.state, 0, kept[place], 0, len(sample.state))
+    if start >= 0:
+        return
+    if margin:
+        top = len(wiring.channels) - 1
+        first = wiring.start[top]
+        for j in range(wiring.channels[top]):
+            sample.down[first + j] = handicap(sample.target[j], margin)
+    if len(drives):
+        copy_into(sample.up, 0, drives[b], 0, wiring.start[1])
+    else:
+        drive_from_pixels(wiring, net.synapses, sample, pixels[b], pixel_gain)
+
+
+@inner
+def end_phase(sample, found, kept, phases, phase, b):
+    """Note what a phase of sample b has left, and keep it if another but the next begins there."""
     copy_into(found.bits[phase, b], 0, sample.bits, 0, len(sample.bits))
     if found.switches.shape[1]:
         copy_into(found.switches[phase, b], 0, sample.switches, 0, len(sample.switches))
+    for later in range(phase + 2, len(phases.steps)):
+        if phases.start[later] == phase:
+            copy_into(kept[phase], 0, sample.state, 0, len(sample.state))
 
 
 @kernel
@@ -239,18 +266,11 @@ def relax_share(
     for b in range(thread, len(targets), threads):
         copy_into(sample.target, 0, targets[b], 0, outputs)
         for phase in range(count):
-            start, steps = phases.start[phase], phases.steps[phase]
-            if start != phase - 1 or start < 0:
-                copy_into(sample.state, 0, kept[start if start >= 0 else count], 0, words)
-            if start < 0:
+            steps = phases.steps[phase]
+            begin_phase(net, sample, kept, phases, phase, b, margin, drives, pixels, pixel_gain)
+            if phases.start[phase] < 0:
                 if margin:
-                    for j in range(outputs):
-                        sample.down[top + j] = handicap(sample.target[j], margin)
                     add_up(sample, top, outputs)
-                if len(drives):
-                    copy_into(sample.up, 0, drives[b], 0, wiring.start[1])
-                else:
-                    drive_from_pixels(wiring, net.synapses, sample, pixels[b], pixel_gain)
                 add_up(sample, _int(0), wiring.start[1])
                 if ahead:
                     found.events[b] += upper + _begin_first(net, sample)
@@ -266,9 +286,6 @@ def relax_share(
                 trace[0] = residual
             found.events[b] += events
             found.steps[phase, b] += whole
-            note(sample, found, phase, b)
+            end_phase(sample, found, kept, phases, phase, b)
             if phase == 0:
                 copy_into(found.top[b], 0, sample.s, top, outputs)
-            for later in range(phase + 2, count):
-                if phases.start[later] == phase:
-                    copy_into(kept[phase], 0, sample.state, 0, words)

@@ -13,14 +13,9 @@ import numpy as np
 from binep.engines.numba.counting import copy_into, fill
 from binep.engines.numba.jit import inner, kernel
 from binep.engines.numba.packed.conv_events import pool, send_down_conv, sum_conv
-from binep.engines.numba.packed.dense_events import (
-    NONE,
-    Synapses,
-    drive_from_pixels,
-    sum_dense,
-)
-from binep.engines.numba.packed.relaxing import note
-from binep.engines.numba.rules import fires, handicap, nudge_bit
+from binep.engines.numba.packed.dense_events import NONE, Synapses, sum_dense
+from binep.engines.numba.packed.relaxing import begin_phase, end_phase
+from binep.engines.numba.rules import fires, nudge_bit
 from binep.engines.numba.simd import decide, popcount
 
 Array = Any
@@ -185,23 +180,14 @@ def settle_share(
     """Run all phases of every n-th sample of a mini-batch; arguments as for `relax_share`."""
     wiring = chain.wiring
     count, layers, words = len(phases.steps), len(wiring.channels), len(sample.state)
-    top, outputs = wiring.start[layers - 1], wiring.channels[layers - 1]
+    outputs = wiring.channels[layers - 1]
     _begin(chain, sample)
     copy_into(kept[count], 0, sample.state, 0, words)
     for b in range(thread, len(targets), threads):
         copy_into(sample.target, 0, targets[b], 0, outputs)
         for phase in range(count):
-            start, beta = phases.start[phase], phases.beta[phase]
-            if start != phase - 1 or start < 0:
-                copy_into(sample.state, 0, kept[start if start >= 0 else count], 0, words)
-            if start < 0:
-                if margin:
-                    for j in range(outputs):
-                        sample.down[top + j] = handicap(sample.target[j], margin)
-                if len(drives):
-                    copy_into(sample.up, 0, drives[b], 0, wiring.start[1])
-                else:
-                    drive_from_pixels(wiring, chain.synapses, sample, pixels[b], pixel_gain)
+            beta = phases.beta[phase]
+            begin_phase(chain, sample, kept, phases, phase, b, margin, drives, pixels, pixel_gain)
             for j in range(outputs):
                 sample.pull[j] = nudge_bit(sample.target[j], beta)
             sample.stale[layers - 1] = 1
@@ -213,9 +199,6 @@ def settle_share(
             found.residuals[phase, b, 0] = np.float32(changed > 0)
             found.events[b] += events
             found.steps[phase, b] = sweeps
-            note(sample, found, phase, b)
+            end_phase(sample, found, kept, phases, phase, b)
             if phase == 0:
                 copy_into(found.top[b], 0, sample.rest, 0, outputs)
-            for later in range(phase + 2, count):
-                if phases.start[later] == phase:
-                    copy_into(kept[phase], 0, sample.state, 0, words)
