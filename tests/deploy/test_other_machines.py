@@ -41,7 +41,14 @@ def run(machine: tuple[str, str], folder: Path, *words: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("case", [BINARY["two conv"], REAL["dense"]], ids=["bits", "real"])
+CASES = {
+    "bits": BINARY["two conv"],
+    "bits without states": BINARY["bits, conv"],
+    "real": REAL["dense"],
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_it_predicts_there_what_it_does_here(case: tuple, machine, tmp_path: Path):
     recipe, network = build(*case)
     stored, x = store(network, recipe), images(recipe, 8).numpy()
@@ -52,8 +59,9 @@ def test_it_predicts_there_what_it_does_here(case: tuple, machine, tmp_path: Pat
     assert np.array_equal(predicted, Runtime(stored).predict(x))
 
 
-def test_it_learns_there_what_it_does_here(machine, tmp_path: Path):
-    recipe, network = build(*BINARY["dense"])
+@pytest.mark.parametrize("case", [BINARY["dense"], BINARY["bits"]], ids=["bits", "without states"])
+def test_it_learns_there_what_it_does_here(case: tuple, machine, tmp_path: Path):
+    recipe, network = build(*case)
     stored, x = store(network, recipe), images(recipe, 20).numpy()
     learning, labels = FixedRule(rule()), np.arange(20) % 10
     c_program.write(stored, tmp_path, x, labels, learning=learning)
