@@ -228,12 +228,17 @@ def end_of(folder: Path) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]
     return found[0], lines
 
 
-def compare(torn: Path, straight: Path) -> None:
-    """Stop with an error where two trainings did not end alike, or something was left behind."""
+def compare_ends(torn: Path, straight: Path) -> None:
+    """Stop with an error where two trainings did not end alike."""
     (tensors, lines), (others, other_lines) = end_of(torn), end_of(straight)
     different = [n for n in tensors if not torch.equal(tensors[n], others[n])]
     if different or tensors.keys() != others.keys() or lines != other_lines:
         raise SystemExit(f"{torn}: the ends differ: {different or 'metrics'}")
+
+
+def compare(torn: Path, straight: Path) -> None:
+    """Stop with an error, too, where something was left behind."""
+    compare_ends(torn, straight)
     # What could not be removed when it was due is removed when a training starts again.
     for folder in torn.iterdir():
         checkpoints.tidy(folder)

@@ -49,6 +49,23 @@ def test_the_first_trial_has_the_rates_of_the_rule_and_others_are_near(tmp_path)
     assert len(again.trials) == 4
 
 
+def test_a_study_whose_beginner_was_killed_is_begun_again(tmp_path, monkeypatch):
+    import optuna
+    from optuna.storages.journal import JournalFileBackend
+
+    bench = Workbench.of(small_recipe(*RECIPE), device="cpu", engine="reference")
+    whole = search(bench, trials=1, storage=tmp_path / "whole", **OPTIONS)
+    journals = [
+        optuna.storages.JournalStorage(JournalFileBackend(str(tmp_path / name)))
+        for name in ("whole", "begun")
+    ]
+    (name,) = optuna.get_all_study_names(journals[0])
+    optuna.create_study(storage=journals[1], study_name=name)
+    monkeypatch.setattr("binep.studies.search.PATIENCE", 0.1)
+    again = search(bench, trials=1, storage=tmp_path / "begun", **OPTIONS)
+    assert [trial.gamma for trial in again.trials] == [trial.gamma for trial in whole.trials]
+
+
 def test_two_processes_search_in_one_journal(tmp_path):
     here = Path(__file__).parents[1]
     running = [

@@ -126,19 +126,24 @@ def _open(
             except optuna.exceptions.DuplicatedStudyError:
                 pass  # another process was faster
             else:
-                study.enqueue_trial(_parameters(start))
-                study.set_user_attr("start", {"gamma": start.gamma, "tau": start.tau})
-                return study, start
+                return study, _begun(study, start)
         # Others have the same seed: each process draws for itself.
         study = optuna.load_study(
             storage=kept, study_name=name, sampler=sampler(seed + os.getpid()), pruner=pruner
         )
         until = time.monotonic() + PATIENCE
         while "start" not in study.user_attrs:
-            if time.monotonic() > until:
-                raise BinepError(f"study {name}: whoever began it has not said where it starts")
+            if time.monotonic() > until:  # whoever began it was killed
+                return study, _begun(study, by_rule())
             time.sleep(0.2)
     return study, Rates(**study.user_attrs["start"])
+
+
+def _begun(study: Any, start: Rates) -> Rates:
+    """Let a study's first trial be the rule's, and say so to whoever shares the study."""
+    study.enqueue_trial(_parameters(start))
+    study.set_user_attr("start", {"gamma": start.gamma, "tau": start.tau})
+    return start
 
 
 def _storage(optuna: Any, storage: str | Path) -> Any:
