@@ -20,13 +20,13 @@ import json
 import re
 import resource
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
+from verilog_simulators import build_cxxrtl, differences, numbers, run_cxxrtl, states
 
 from binep.deploy import cycles, verilog_core
 from binep.deploy.export import learning_rule, store
@@ -34,9 +34,6 @@ from binep.deploy.learning import FixedRule
 from binep.deploy.verilog_core import Core, Vectors
 from binep.files import write_whole
 from binep.training import runs
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "deploy"))
-from simulators import build_cxxrtl, differences, numbers, run_cxxrtl, states
 
 
 def main() -> None:

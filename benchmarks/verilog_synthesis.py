@@ -79,13 +79,13 @@ def digest(core: Core) -> str:
 
 
 def one(name: str, parallel: int, learns: bool, target: str) -> dict[str, object]:
-    core = core_of(name, parallel, learns)
+    core, found = core_of(name, parallel, learns), dict[str, object]()
     try:
         [logic] = synthesize(core, [target])
     except BinepError as error:
-        found = {"error": str(error)}
+        found["error"] = str(error)
     else:
-        found = asdict(logic)
+        found |= asdict(logic)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     found["processor_seconds"] = round(used.ru_utime + used.ru_stime)
     found["memory_gib"] = round(used.ru_maxrss / 2**20, 2)

@@ -2,12 +2,24 @@
 
 import os
 import shutil
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
-from simulators import (
+from test_runtime import BINARY, build
+
+from binep.deploy import cycles
+from binep.deploy.export import learning_rule, store
+from binep.deploy.learning import FixedRule
+from binep.deploy.verilog_core import Core, core_memories
+from binep.errors import BinepError
+from binep.training import recipe as recipes
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+from verilog_simulators import (
     build_cxxrtl,
     call,
     check,
@@ -17,14 +29,6 @@ from simulators import (
     run_cxxrtl,
     states,
 )
-from test_runtime import BINARY, build
-
-from binep.deploy import cycles
-from binep.deploy.export import learning_rule, store
-from binep.deploy.learning import FixedRule
-from binep.deploy.verilog_core import Core, core_memories
-from binep.errors import BinepError
-from binep.training import recipe as recipes
 
 
 def needs(what: str, there: bool) -> pytest.MarkDecorator:

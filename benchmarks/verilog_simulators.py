@@ -20,7 +20,7 @@ from binep.deploy.verilog_core import TRACED, Core, Vectors, core_memories
 from binep.hardware.synthesis import run_yosys
 from binep.training import recipe as recipes
 
-DRIVER = Path(__file__).with_name("cxxrtl.cc")
+DRIVER = Path(__file__).with_name("verilog_cxxrtl.cc")
 
 
 def exported(
@@ -71,7 +71,7 @@ def build_cxxrtl(folder: Path, *flags: str, seconds: float = 600) -> None:
     assert yosys is not None and yosys.origin is not None
     include = Path(yosys.origin).parent / "share/include/backends/cxxrtl/runtime"
     # Addresses that are not used may lie outside; what they read is not used either.
-    options = ["-std=c++14", "-DNDEBUG", *flags, f"-I{include}", "-o", "cxxrtl", "cxxrtl.cc"]
+    options = ["-std=c++14", "-DNDEBUG", *flags, f"-I{include}", "-o", "cxxrtl", DRIVER.name]
     call(["g++", *options], folder, seconds)
 
 
