@@ -555,3 +555,14 @@ def test_a_failure_in_one_of_several_seeds_stops_the_others(tmp_path):
             engine="reference",
         )
     assert runs.open_run(tmp_path / f"{endless.name}-seed0").record["status"] == "interrupted"
+
+
+def test_a_table_far_from_zero_is_told_when_its_training_begins(tmp_path: Path):
+    rows = "\n".join(f"{300 + n % 7},{n % 5},{'ab'[n % 2]}" for n in range(40))
+    (tmp_path / "table.csv").write_text(f"one,two,label\n{rows}\n")
+    keys = [f'data.path="{tmp_path / "table.csv"}"', "network.dense=[4]", "training.epochs=1"]
+    for normalise in (False, True):
+        listener = Listener()
+        recipe = recipes.load("digits-1fc-w", [*keys, f"data.normalise={str(normalise).lower()}"])
+        runs.train(recipe, out=tmp_path / str(normalise), device="cpu", watcher=listener)
+        assert any("add --set data.normalise=true" in text for text in listener.said) != normalise

@@ -8,7 +8,7 @@ from binep.core.metrics import Tally
 from binep.errors import BinepError
 from binep.training import recipe as recipes
 from binep.training import runs
-from binep.training.trainer import Trainer, random_streams, troubles
+from binep.training.trainer import Trainer, diagnose, random_streams
 from conftest import small_recipe
 
 CPU = torch.device("cpu")
@@ -195,7 +195,7 @@ def line(**changes):
 
 
 def test_healthy_training_has_no_troubles():
-    assert troubles([line()]) == {}
+    assert diagnose([line()]) == {}
 
 
 @pytest.mark.parametrize(
@@ -210,17 +210,17 @@ def test_healthy_training_has_no_troubles():
     ],
 )
 def test_troubles_are_named_with_what_to_try(history, kind: str, advice: str):
-    found = troubles(history)
+    found = diagnose(history)
     assert list(found) == [kind] and advice in found[kind]
 
 
 def test_bits_may_be_at_rest_where_states_are_not():
-    assert troubles([line(residual=0.04)], binary=True) == {}
+    assert diagnose([line(residual=0.04)], binary=True) == {}
 
 
 def test_one_busy_epoch_is_not_trouble():
-    assert troubles([line(pi=[0.3, -4.0])]) == {}
-    assert troubles([line(pi=[0.3, -4.0]), line(pi=[-0.1, -4.0])]) == {}
+    assert diagnose([line(pi=[0.3, -4.0])]) == {}
+    assert diagnose([line(pi=[0.3, -4.0]), line(pi=[-0.1, -4.0])]) == {}
 
 
 def test_a_dead_output_is_undecided():
@@ -228,4 +228,4 @@ def test_a_dead_output_is_undecided():
     subject.network.couplings[-1].bias.data.fill_(-100)
     subject.optimizers.sgd.param_groups[1]["lr"] = 0.0
     subject.set_rates = None
-    assert "dead" in troubles([subject.epoch()])
+    assert "dead" in diagnose([subject.epoch()])

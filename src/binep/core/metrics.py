@@ -59,7 +59,7 @@ class Tally:
             flips=[a + b for a, b in zip_longest(self.flips, other.flips, fillvalue=0)],
         )
 
-    def having(self, **counts: Any) -> "Tally":
+    def replace(self, **counts: Any) -> "Tally":
         """The same tally with some counts replaced."""
         return replace(self, **counts)
 

@@ -36,6 +36,7 @@ TEST_SHARE = 0.2
 IMAGE_NAMES = ("images", "x", "data", "X")
 LABEL_NAMES = ("labels", "label", "y", "target", "class")
 MOST_SIDES = 8  # dimensions of an IDX file
+FAR = 2.0  # of a feature's mean or deviation from 0, where weights are of the size of 1
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".pgm", ".ppm", ".tif", ".tiff", ".webp")
 
 Array = Any
@@ -179,6 +180,27 @@ def normalised(dataset: Dataset) -> Dataset:
     # What never changes stays what it is, at 0.
     std = torch.where(std > 0, std, 1.0)
     return replace(dataset, mean=tuple(values.mean(over).tolist()), std=tuple(std.tolist()))
+
+
+def scale_advice(dataset: Dataset) -> str | None:
+    """What to do about features far from 0 and 1, which leave every neuron on or off; or None.
+
+    >>> table = from_arrays(np.full((10, 2), 30.0, np.float32), ["no", "yes"] * 5)
+    >>> scale_advice(table)
+    'inputs have means of up to 30 and deviations of up to 0: add --set data.normalise=true'
+    >>> scale_advice(normalised(table))
+    """
+    samples = dataset.train.images
+    if dataset.mean is not None or not samples.is_floating_point():
+        return None
+    values = samples.double()
+    mean, std = float(values.mean(0).abs().max()), float(values.std(0, correction=0).max())
+    if mean <= FAR and std <= FAR:
+        return None
+    return (
+        f"inputs have means of up to {mean:.3g} and deviations of up to {std:.3g}: "
+        "add --set data.normalise=true"
+    )
 
 
 # --- finding ------------------------------------------------------------------------------------

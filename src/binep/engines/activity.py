@@ -1,19 +1,19 @@
-"""How much of a relaxation an engine really had to do: steps taken, and events where it counts."""
+"""How much work a relaxation was: steps taken, and events where an engine counts them."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Activity:
-    """What an engine has done since it was made; the less, the more silent the network is.
+    """What an engine has done since it was made: the more silent the network, the less.
 
-    Activities add up, and the difference of two is what happened in between.
+    Activities can be added and subtracted: the difference of two is what happened in between.
 
     Attributes:
-        samples: trained on or evaluated.
-        steps: taken, added up over samples; the rest was known to change nothing.
-        events: bits that changed; 0 where activations are real.
-        coincidences: entries of momenta that were touched; 0 where activations are real.
+        samples: number trained on or evaluated.
+        steps: number taken, summed over samples; the others could change nothing.
+        events: number of bits that changed; 0 for real activations.
+        coincidences: number of momentum entries touched; 0 for real activations.
     """
 
     samples: int = 0

@@ -1,8 +1,8 @@
 """What a backend is, and what it declares that it runs.
 
-A backend writes the rules of the core out for itself, for speed. So it may only take what it knows
-exactly, see `core.known`. What no declaration of types can say (sums that must stay exact, an
-operation that this torch lacks) a backend gives as its `limits`.
+For speed, a backend implements the rules of the core itself. It may therefore only take what it
+knows exactly (see `core.known`). What types cannot declare (sums that must stay exact, an operation
+that this torch lacks) is in its `limits`.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -42,7 +42,7 @@ class Engine(Protocol):
 
 @runtime_checkable
 class TakesMany(Protocol):
-    """An engine so quick that it wants up to `at_once` mini-batches of `size` in one call."""
+    """An engine that takes up to `at_once` mini-batches of `size` in one call."""
 
     at_once: int
 
@@ -51,21 +51,21 @@ class TakesMany(Protocol):
 
 @runtime_checkable
 class CountsActivity(Protocol):
-    """An engine that skips what changes nothing, and counts what it did."""
+    """An engine that skips work that changes nothing, and counts the rest."""
 
     activity: Activity
 
 
 @runtime_checkable
 class BringsThreads(Protocol):
-    """An engine that may do without torch's threads, `own_threads`, and then wants them all."""
+    """An engine with threads of its own (`own_threads`), which then needs all cores."""
 
     own_threads: bool
 
 
 @runtime_checkable
 class RunsKernels(Protocol):
-    """An engine whose kernels have threads of their own: how many."""
+    """An engine whose kernels have threads of their own, `kernel_threads` of them."""
 
     @property
     def kernel_threads(self) -> int: ...
@@ -83,12 +83,12 @@ class Capabilities(Known):
     """What a backend runs: for each part of a training, the exact types or values that it knows.
 
     Attributes:
-        margin: neurons of networks that it lets learn with a margin.
+        margin: types of neurons whose networks may learn with a margin.
         homeostasis: whether it lets biases follow activity.
-        own_sgd: whether it steps biases and scales by itself, and not by their optimizers.
+        own_sgd: whether it updates biases and scales itself, without their optimizers.
         dt: the only time step of energy-based dynamics that it takes; None: any.
         device: where parameters have to be; None: anywhere.
-        limits: what else it asks for, each as it would follow "needs ...".
+        limits: other requirements, each worded to follow "needs ...".
     """
 
     learning: frozenset[type] = frozenset({EquilibriumPropagation, BackpropThroughTime})
@@ -112,7 +112,7 @@ class Capabilities(Known):
     def missing(
         self, network: Network, learning: Learning, optimizers: Optimizers
     ) -> Iterator[str]:
-        """What a training would need of this backend that it does not run, most telling first."""
+        """What a training needs and this backend does not run, most important first."""
         found = chain(self.strangers(network), strangers(self._of_training(learning, optimizers)))
         yield from (f"does not run {stranger}" for stranger in found)
         if network.cost not in self.costs:
@@ -131,7 +131,7 @@ class Capabilities(Known):
             yield "needs parameters in float32"
 
     def reasons(self, network: Network, learning: Learning, optimizers: Optimizers) -> list[str]:
-        """All that keeps this backend from running a training; empty if it can."""
+        """All reasons why this backend cannot run a training; empty if it can."""
         found = list(self.missing(network, learning, optimizers))
         # Limits are about what is known: of an unknown network they cannot tell.
         return found or [f"needs {need}" for need in self.limits(network, learning)]

@@ -1,12 +1,12 @@
-"""What processes tell each other: sums of contrasts, in as few bytes as they fit into.
+"""What processes exchange: sums of contrasts, in as few bytes as possible.
 
-Contrasts of bits are small integers. Before they travel every process tells the largest of each and
-how many are not 0, and all choose, by size, the same way:
+Contrasts of bits are small integers. First every process sends the largest value of each contrast
+and its number of nonzero entries; then all choose the same smallest format:
 
-    list      place and value of what is not 0, gathered from all and added up here
-    ternary   -1, 0, 1 in two bits, gathered from all and added up here
-    bytes     int8, added up on the way, if no sum can be larger
-    float32   added up on the way: exact below 2^24
+    list      positions and values of nonzero entries, gathered from all and summed here
+    ternary   -1, 0, 1 in two bits, gathered from all and summed here
+    bytes     int8, summed on the way, if no sum can be larger
+    float32   summed on the way: exact below 2^24
 
 The sums are the same either way.
 """
@@ -30,7 +30,7 @@ PLACES = 2**31  # that an int32 holds
 
 @dataclass
 class Traffic:
-    """What was received by this process to learn, so far.
+    """What this process has received so far.
 
     Attributes:
         steps: mini-batches. received: bytes, by format; `header` is what is told beforehand.
@@ -57,7 +57,7 @@ class Traffic:
 
 
 def sizes(count: int, largest: Sequence[int], filled: Sequence[int]) -> dict[str, float]:
-    """Bytes that a process receives for a contrast of integers, by the formats that hold it.
+    """Bytes that a process receives for a contrast of integers, by each format that can hold it.
 
     Args:
         count: entries. largest, filled: of each process, the largest and how many are not 0.
@@ -97,21 +97,21 @@ class Exchange:
     # --- a few numbers
 
     def largest(self, rows: Sequence[Sequence[float]]) -> list[list[float]]:
-        """Of every number the largest that any process has."""
+        """The largest value over all processes, of every number."""
         values = torch.tensor(rows, dtype=torch.float64)
         with self.answering():
             dist.all_reduce(values, dist.ReduceOp.MAX)
         return values.tolist()
 
     def total(self, row: Sequence[float]) -> list[float]:
-        """Of every number the sum over all processes."""
+        """The sum over all processes, of every number."""
         values = torch.tensor(row, dtype=torch.float64)
         with self.answering():
             dist.all_reduce(values)
         return values.tolist()
 
     def gather(self, text: bytes) -> list[bytes]:
-        """What each process says, all of the same length."""
+        """The message of each process; all have the same length."""
         own = torch.tensor(list(text), dtype=torch.uint8)
         return [bytes(each.tolist()) for each in self._gather(own)]
 
@@ -219,7 +219,7 @@ class Exchange:
 
 @dataclass(frozen=True)
 class _Way:
-    """How a tensor travels: its format, and of all processes the largest value and longest list."""
+    """How a tensor is sent: its format, and the largest value and longest list of any process."""
 
     format: str
     largest: int

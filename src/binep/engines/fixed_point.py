@@ -11,7 +11,7 @@ MOST_BITS = 22  # float32 holds an activity to 24
 
 
 def sent_units(network: Network) -> list[float]:
-    """For each layer, how many units make an activity of one."""
+    """For each layer, the number of units in an activity of one."""
     return [_unit(_fan_out(network, n)) for n in range(len(network.couplings))]
 
 
@@ -22,7 +22,7 @@ def field_unit(coupling: Coupling) -> float:
 
 
 def sums_fit(network: Network, learning: Learning) -> bool:
-    """Whether sums over what nudged outputs send fit, also where that is beyond [0, 1]."""
+    """Whether sums over what nudged outputs send fit, even where that is beyond [0, 1]."""
     if not network.sends_state or not isinstance(learning, EquilibriumPropagation):
         return True
     outputs = network.shapes[-1][0]
@@ -30,7 +30,7 @@ def sums_fit(network: Network, learning: Learning) -> bool:
 
 
 def largest_state(learning: EquilibriumPropagation) -> float:
-    """What a nudged output that is not clamped, `s = rho + beta (y - s)`, stays within."""
+    """Bound on a nudged output that is not clamped, `s = rho + beta (y - s)`."""
     beta = abs(learning.beta)
     if learning.nudge == "constant":
         return 1 + beta
@@ -42,7 +42,7 @@ def _unit(fan: int) -> float:
 
 
 def _fan_out(network: Network, n: int) -> int:
-    """Over how many neurons of layer n a sum runs: up through coupling n+1, or down through n."""
+    """Number of neurons of layer n in a sum: up through coupling n+1, or down through n."""
     widest = network.couplings[n].synapses.kernel.shape[0]
     if n + 1 < len(network.couplings):
         widest = max(widest, network.couplings[n + 1].synapses.kernel[0].numel())

@@ -1,9 +1,9 @@
 """The processes that share a training: each learns from its part of every mini-batch.
 
 Every process holds the whole network and draws the same mini-batches, signs and noise from the same
-streams. It relaxes its own part, and what the parts say is added up before anything is learnt, so
-that all go on with the same weights. With bits these sums are integers: any number of processes
-has the weights of one, bit for bit.
+random streams. It relaxes its own part; contrasts are summed over all parts before any weight
+flips, so that all processes keep the same weights. With bits these sums are integers: any number of
+processes gives the weights of one, bit for bit.
 """
 
 from collections.abc import Sequence
@@ -24,9 +24,9 @@ class Part:
     """A process's part of a mini-batch; it is `binep.core.gradients.Whole` to its learning.
 
     Attributes:
-        x, labels: its samples; at least one, so that there is something to relax.
+        x, labels: its samples, at least one.
         batch: samples in the whole mini-batch.
-        idle: there were too few for it: its sample is another process's, and does not count.
+        idle: there were too few samples: it has one of another process's, which does not count.
     """
 
     x: Tensor
@@ -49,7 +49,7 @@ class Part:
         self.exchange.add_up(exact, rounded)
 
     def counted(self, seen: Tally) -> Tally:
-        """What counts of what was seen in it."""
+        """The part of a tally that counts."""
         if not self.idle:
             return seen
         return Tally(batches=seen.batches, flips=seen.flips)
@@ -60,8 +60,8 @@ class Processes:
     """The processes of a training, and which of them this is.
 
     Attributes:
-        rank: number of this one; 0 leads: it reads, writes and speaks. count: how many there are.
-        exchange: how they add up; None where there is only one.
+        rank: number of this process; 0 leads: it reads, writes and prints. count: of processes.
+        exchange: how they sum; None for a single process.
     """
 
     rank: int = 0
@@ -73,8 +73,8 @@ class Processes:
         return self.rank == 0
 
     def part(self, x: Tensor, labels: Tensor) -> Part:
-        """This process's samples of a mini-batch: consecutive ones, as many as the others or one
-        more or less."""
+        """This process's samples of a mini-batch: consecutive, and as many as the others' give or
+        take one."""
         batch = len(x)
         if self.exchange is None:
             return Part(x, labels, batch)
@@ -85,7 +85,7 @@ class Processes:
         return Part(x[first:last], labels[first:last], batch, idle, self.exchange)
 
     def merge(self, tallies: Sequence[Tally]) -> Tally:
-        """What all processes counted, mini-batch by mini-batch, in one tally."""
+        """One tally per mini-batch of what all processes counted."""
         if self.exchange is not None and tallies:
             return self._merge(self.exchange, tallies)
         total = Tally()
@@ -102,7 +102,7 @@ class Processes:
         samples, loss, undecided, *wrong = exchange.total(
             [own.samples, own.loss, own.undecided, *(own.wrong[r] for r in READOUTS)]
         )
-        return own.having(
+        return own.replace(
             samples=int(samples),
             loss=loss,
             undecided=int(undecided),
@@ -113,13 +113,13 @@ class Processes:
         )
 
     def any(self, *asked: bool) -> list[bool]:
-        """What at least one process asks for."""
+        """Whether at least one process asks for it."""
         if self.exchange is None:
             return list(asked)
         return [bool(row) for row in self.exchange.largest([list(asked)])[0]]
 
     def check_same(self, digest: bytes, what: str) -> None:
-        """See that all processes hold the same; a difference is a fault of the machine or of us."""
+        """Check that all processes hold the same: a difference is a fault of machine or binep."""
         if self.exchange is None:
             return
         found = self.exchange.gather(digest)
@@ -142,7 +142,7 @@ class SharesWork(Protocol):
 
 
 def share(engine: object, network: Network, learning: Learning, processes: Processes) -> None:
-    """Let an engine be one of several, or say why it, or this training, cannot."""
+    """Make an engine one of several, or raise an error that says why that is impossible."""
     if processes.count == 1:
         return
     name, many = getattr(engine, "name", type(engine).__name__), f"{processes.count} processes"

@@ -24,8 +24,8 @@ class Backend:
     Attributes:
         capabilities: what it runs; None: everything.
         make: imports it and makes one.
-        device: where `auto` considers it; None: only as the last resort.
-        packages: what it is compiled with, and what to do where that is missing.
+        device: where `auto` considers it; None: only if nothing else runs.
+        packages: what it is compiled with, and how to install it.
     """
 
     capabilities: Capabilities | None
@@ -114,7 +114,7 @@ def select_engine(
 ) -> Engine:
     """The engine that `name` stands for; `auto` takes the fastest that runs this network here.
 
-    Where `auto` has to take the reference although there is a faster one, `say` is told why.
+    Where `auto` takes the reference although a faster engine exists, `say` gets the reason.
     """
     choose(name, ("auto", *BACKENDS), "engine")
     parts = network, learning, optimizers
@@ -130,7 +130,7 @@ def select_engine(
 
 
 def _nearest(network: Network, learning: Learning, optimizers: Optimizers) -> str | None:
-    """Of the engines for the network's device, the one with the least that it does not run."""
+    """Of the engines for the network's device, the one that lacks least."""
     device = next(network.parameters()).device.type
     reasons = {
         name: len(backend.capabilities.reasons(network, learning, optimizers))

@@ -18,7 +18,7 @@ from binep.report.groups import Group, seconds_until
 from binep.report.reading import Reading
 from binep.training import recipe as recipes
 from binep.training.recipe import Recipe
-from binep.training.trainer import troubles
+from binep.training.trainer import diagnose
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -218,7 +218,7 @@ def _warnings(group: Group) -> list[str]:
             f"Changed from the recipe {group.recipe.name} as it ships: {', '.join(group.changed)}."
         )
     for run in group.counted:
-        said = troubles(run.metrics, run.recipe.network.sends_bits).values()
+        said = diagnose(run.metrics, run.recipe.network.sends_bits).values()
         found += [f"{run.folder.name}: {advice}." for advice in said]
     return found
 

@@ -4,9 +4,9 @@ from binep.training.trainer import (
     Progress,
     Streams,
     Trainer,
+    diagnose,
     evaluate,
     random_streams,
-    troubles,
 )
 
-__all__ = ["Progress", "Streams", "Trainer", "evaluate", "random_streams", "troubles"]
+__all__ = ["Progress", "Streams", "Trainer", "diagnose", "evaluate", "random_streams"]

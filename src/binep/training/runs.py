@@ -21,6 +21,7 @@ import torch
 
 from binep.core.network import Network
 from binep.data import Dataset, Folder
+from binep.data.own import scale_advice
 from binep.engines.base import BringsThreads
 from binep.engines.processes import share
 from binep.engines.select import select_device, select_engine
@@ -57,7 +58,7 @@ from binep.training.run_folder import (
     write_record,
 )
 from binep.training.signals import SAVES, Requests, listening
-from binep.training.trainer import Trainer, random_streams, troubles
+from binep.training.trainer import Trainer, diagnose, random_streams
 
 CHECKPOINT_SECONDS = 300.0
 SMALL = 2**16  # neurons in a mini-batch
@@ -154,6 +155,8 @@ def _lead(
         _check_part_of(recipe, seed, trunk)
     whole = asked.whole()
     team.say_data_are_there()
+    if recipe.data.path is not None and (advice := scale_advice(whole)):
+        watcher.say(f"warning: {advice}")
     mark = fingerprint_of(recipe, whole)
     if is_run(folder) and not overwrite:
         check_same_data(folder, open_run(folder).record, recipe, mark)
@@ -456,7 +459,7 @@ def _train(
                 if line is not None and disk is not None:
                     disk.add(line)
                     watcher.epoch(line)
-                    for kind, advice in troubles(disk.history, bits).items():
+                    for kind, advice in diagnose(disk.history, bits).items():
                         if kind not in said:
                             watcher.say(f"warning: {advice}")
                         said.add(kind)

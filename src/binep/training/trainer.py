@@ -196,7 +196,7 @@ def evaluate(engine: Engine, dataset: Dataset, split: Split) -> Tally:
     return tally
 
 
-def troubles(history: list[dict[str, Any]], binary: bool = False) -> dict[str, str]:
+def diagnose(history: list[dict[str, Any]], binary: bool = False) -> dict[str, str]:
     """Signs of a training that has failed or is about to, by kind, each with what to try.
 
     Args:

@@ -1,4 +1,4 @@
-"""Convolutions and max-pools of images that lie channels last, and the kernels that do them.
+"""Convolutions and max-pooling of channels-last images, and their kernels.
 
 A convolution is a matrix product whose left factor is gathered tap by tap.
 """
@@ -26,7 +26,7 @@ class Window(NamedTuple):
 
 
 class Pooling(NamedTuple):
-    """Maps, height x width, and what is left of them when pooled, rows x columns."""
+    """Maps, height x width, and their pooled size, rows x columns."""
 
     height: int
     width: int
@@ -36,7 +36,7 @@ class Pooling(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """What one program adds up: rows x outputs, by `depth` terms at a time."""
+    """What one program sums: rows x outputs, `depth` terms at a time."""
 
     rows: int
     outputs: int
@@ -45,12 +45,12 @@ class Tile(NamedTuple):
     stages: int = 4
 
     def programs(self, count: int, outputs: int) -> int:
-        """How many programs `count` rows and so many outputs need."""
+        """Number of programs for `count` rows and `outputs` outputs."""
         return -(-count // self.rows) * -(-outputs // self.outputs)
 
     @property
     def options(self) -> dict[str, int]:
-        """How a kernel of such tiles is compiled."""
+        """Compile options of a kernel with such tiles."""
         return {"num_warps": self.warps, "num_stages": self.stages}
 
 
@@ -86,7 +86,7 @@ def convolve(
 
 
 def fitting_tile(count: int, outputs: int, terms: int) -> Tile:
-    """As large as leaves work for all multiprocessors.
+    """The largest tile that leaves work for all multiprocessors.
 
     Short sums are read in shallow tiles, of which a multiprocessor holds several at once, those of
     other trainings too.
@@ -228,7 +228,7 @@ def next_block(line, column, channel, column_from, column_to, channels, DEPTH: t
 
 @triton.jit
 def _load(place, mask, WHOLE: tl.constexpr):
-    """What lies there, 0 where the mask says no; if WHOLE it says yes everywhere."""
+    """The values there, 0 where the mask is false; with WHOLE there is no mask."""
     return tl.load(place) if WHOLE else tl.load(place, mask=mask, other=0.0)
 
 
@@ -245,7 +245,7 @@ def pool_kernel(
     POOL: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Max-pool with switches: on a tie the first place wins."""
+    """Max-pool with switches: on a tie the first position wins."""
     index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = index < count
     corner = pool_corner(index, pooling, POOL)
@@ -267,7 +267,7 @@ def pool_corner(index, pooling, POOL: tl.constexpr):
 
 @triton.jit
 def largest_in_pool(corner, inside, width, channels, POOL: tl.constexpr):
-    """The largest sum of each pool, and its place: on a tie the first wins."""
+    """The largest sum of each pool and its position: on a tie the first."""
     best = tl.load(corner, mask=inside, other=0)
     winner = tl.zeros_like(inside.to(tl.int32))
     for place in tl.static_range(1, POOL * POOL):

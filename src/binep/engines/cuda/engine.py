@@ -1,8 +1,8 @@
-"""A mini-batch on a GPU, as one CUDA graph: nothing is launched or read back one by one.
+"""A mini-batch on a GPU as one CUDA graph, without single launches or read-backs.
 
-A relaxation is hundreds of small steps, so that eager torch spends its time launching kernels. Here
-a whole mini-batch (all phases, gradients, Bop, biases, scales, counters) is recorded once and then
-replayed; small or quiet networks relax inside one kernel (see `relaxers`).
+A relaxation has hundreds of small steps, in which eager torch spends its time launching kernels.
+Here a whole mini-batch (all phases, gradients, Bop, biases, scales, counters) is recorded once and
+then replayed; small or quiet networks relax inside one kernel (see `relaxers`).
 
 Numbers. Activities are sent in float16 (real ones rounded to 11 bits; bits, signs and pixels are
 exact in it) or int8 (bits, or differences of real ones, see `dense_delta`), and products added up
@@ -53,7 +53,7 @@ class CudaEngine:
     """Runs mini-batches of EP as CUDA graphs, one for each shape of a mini-batch.
 
     Attributes:
-        graphs: where they are; None without a GPU, where everything is run as it comes.
+        graphs: the recorded ones; None without a GPU, where everything runs eagerly.
     """
 
     name = "cuda"
@@ -114,22 +114,22 @@ class CudaEngine:
         self._run(("evaluate", len(part.x)), self._evaluate, (part.x, part.labels))
         found = self._read(self.totals - before)
         self.totals.copy_(before)
-        found = found.having(samples=len(part.x), batches=1)
+        found = found.replace(samples=len(part.x), batches=1)
         return self.processes.merge([part.counted(found)])
 
     def join(self, processes: Processes) -> None:
-        """Be one of several from now on: contrasts, what others add to them, and Bop apart."""
+        """Join other processes: contrasts, their sum and Bop become separate steps."""
         self.processes, self.at_once = processes, 1
 
     def collect(self) -> Tally:
         """What was counted over the mini-batches trained on since the last call."""
         flips = self.flips.tolist()
         binary = [flips[group["coupling"]] for group in self._groups()]
-        found = self._tally + self._read(self.totals).having(flips=binary)
+        found = self._tally + self._read(self.totals).replace(flips=binary)
         if self._parts:
             found += self.processes.merge(
                 [
-                    part.counted(self._read(row).having(samples=len(part.x), batches=1))
+                    part.counted(self._read(row).replace(samples=len(part.x), batches=1))
                     for part, row in self._parts
                 ]
             )
@@ -168,7 +168,7 @@ class CudaEngine:
         return [c.synapses.kernel._version for c in self.network.couplings]
 
     def _take_up(self) -> None:
-        """Follow what others, such as a restored checkpoint, did to parameters and momenta."""
+        """Take up changes of parameters and momenta from outside, such as a restored checkpoint."""
         if self._kernel_versions() != self._versions:
             for fast in self.couplings:
                 fast.refresh()
@@ -202,7 +202,7 @@ class CudaEngine:
         return False
 
     def _send(self, rows: list[list[float]]) -> None:
-        """Copy numbers to the device without waiting for it: from pinned memory, used in turn."""
+        """Copy numbers to the device without waiting, from pinned buffers used in turn."""
         slot = self._slot % SLOTS
         if slot == 0 and self.device.type == "cuda":
             torch.cuda.current_stream().synchronize()
@@ -226,7 +226,7 @@ class CudaEngine:
         self._versions = self._kernel_versions()
 
     def _remember(self) -> Callable[[], None]:
-        """Remember all that a mini-batch changes; returns what sets it back."""
+        """Remember all that a mini-batch changes; returns a function that restores it."""
         kept = [(tensor, tensor.clone()) for tensor in self._state()]
 
         def restore() -> None:
@@ -238,7 +238,7 @@ class CudaEngine:
         return restore
 
     def _state(self) -> Iterator[Tensor]:
-        """Every tensor that a mini-batch changes and that outlives it."""
+        """Every tensor that a mini-batch changes for good."""
         for parameter in self.network.parameters():
             yield parameter.detach()
         yield from self._momenta()
@@ -313,7 +313,7 @@ class CudaEngine:
 
     @cached_property
     def _contrasts(self) -> list[Tensor]:
-        """Where the contrasts of all couplings lie while processes add them up, then of biases."""
+        """The contrasts of all couplings, then of biases, while processes sum them."""
         couplings = self.network.couplings
         kernels = [torch.zeros_like(c.synapses.kernel.detach()) for c in couplings]
         biases = [torch.zeros_like(c.bias.detach()) for c in couplings if c.bias is not None]

@@ -1,4 +1,4 @@
-"""CUDA graphs: what a mini-batch launches is recorded once for each shape, and then replayed."""
+"""CUDA graphs: the launches of a mini-batch are recorded once per shape, then replayed."""
 
 import threading
 from collections.abc import Callable, Hashable, Sequence
@@ -43,7 +43,7 @@ def record(
 
 @dataclass
 class Recorded:
-    """A graph, the places that it reads its inputs from, and what it takes for granted."""
+    """A graph, the buffers that it reads its inputs from, and the values it was recorded for."""
 
     graph: Replayable
     places: list[Tensor]
@@ -54,11 +54,11 @@ class Graphs:
     """The graphs of an engine, by kind and by the shapes of their inputs.
 
     Attributes:
-        recordings: how many there have been.
+        recordings: number of recordings so far.
 
     Args:
         recorder: see `record`.
-        most: graphs to keep; the one that has not been replayed for longest goes.
+        most: number of graphs to keep; the least recently replayed one is dropped.
     """
 
     def __init__(
@@ -80,10 +80,10 @@ class Graphs:
         restore: Callable[[], Callable[[], None]],
         fixed: Hashable = None,
     ) -> None:
-        """Run a function of some tensors, that changes others in place.
+        """Run a function of some tensors that changes others in place.
 
         Args:
-            restore: remembers these others, and returns what sets them back.
+            restore: remembers these others, and returns a function that restores them.
             fixed: what the function reads besides, such as addresses. A graph is recorded anew, in
                 place of the old one, where this has changed.
         """

@@ -1,4 +1,4 @@
-"""Couplings in the layout of the GPU: products in few bits, added up exactly or in float32."""
+"""Couplings in the GPU's layout: products in few bits, summed exactly or in float32."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -34,7 +34,7 @@ class Copies(NamedTuple):
         first, inner: dtypes of the first coupling's copy, and of the others'.
         turned: whether dense kernels are there by columns, too, as integer products and events read
             them; those of convolutions always are.
-        packed: whether dense signs are there as a bit each, too.
+        packed: whether dense signs are also stored as one bit each.
     """
 
     first: torch.dtype = torch.float16
@@ -44,7 +44,7 @@ class Copies(NamedTuple):
 
 
 class Room(NamedTuple):
-    """Where the copies of a kernel begin, in arrays that one launch can read for all couplings.
+    """Where the copies of a kernel begin, in arrays shared by all couplings of a launch.
 
     Attributes:
         kernels: as sums upwards read them. turned: as sums downwards do, or None.
@@ -65,7 +65,7 @@ class Room(NamedTuple):
 def lay_out(network: Network, copies: Copies) -> list["FastDense | FastConv"]:
     """A network's couplings with the copies that a relaxer reads.
 
-    Those of couplings between layers that relax lie side by side; nothing goes down the first one.
+    Couplings between layers that relax lie side by side; nothing is sent down the first one.
     """
     first, *inner = network.couplings
     sizes = [padded(coupling.synapses.kernel.numel()) for coupling in inner]
@@ -93,7 +93,7 @@ def lay_out(network: Network, copies: Copies) -> list["FastDense | FastConv"]:
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
-    """`a @ b`, added up in float32 or int32, whatever the inputs' precision."""
+    """`a @ b`, summed in float32 or int32 whatever the inputs' precision."""
     if a.dtype == b.dtype == torch.int8:
         # The integer product wants more than 16 rows, and 8 columns at a time.
         if a.is_cuda and len(a) > 16 and a.shape[1] % 8 == 0 and b.shape[1] % 8 == 0:
@@ -105,7 +105,7 @@ def product(a: Tensor, b: Tensor) -> Tensor:
 
 
 class FastDense:
-    """A dense coupling: its kernel, with the columns as what is below lies in memory.
+    """A dense coupling: its kernel, with columns in the memory order of the layer below.
 
     Attributes:
         room: where its copies lie. kernel, turned: (above, below) and (below, above).
@@ -138,7 +138,7 @@ class FastDense:
         return product(flat(below), self.kernel.T), None
 
     def down(self, above: Tensor, switches: Tensor | None) -> Tensor:
-        """Unscaled sums: the scale is applied where the drive is put together."""
+        """Unscaled sums: the scale is applied where the drive is computed."""
         # Integer products want their second factor by columns.
         return product(above, self.kernel if self.turned is None else self.turned.T)
 
@@ -186,7 +186,7 @@ class FastConv:
         self.unit: Tensor | None = None
 
     def begin(self) -> None:
-        """Take up the scales."""
+        """Take the current scales."""
         gain = self.coupling.synapses.gain.detach().expand(self.coupling.above)
         self.gain = gain.contiguous()
         if self.exact:
@@ -202,7 +202,7 @@ class FastConv:
             self.turned.copy_(kernel.flip(2, 3).permute(2, 3, 0, 1))
 
     def up(self, below: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Pooled sums and the winners' places, both (batch, *above), channels last."""
+        """Pooled sums and the winners' positions, both (batch, *above), channels last."""
         return self.pool(self.maps(below))
 
     def maps(self, below: Tensor) -> Tensor:
@@ -217,7 +217,7 @@ class FastConv:
         return maps
 
     def pool(self, maps: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Their maxima, and the winners' places."""
+        """Their maxima, and the winners' positions."""
         if self.coupling.pool == 1:
             return maps, None
         pooled = channels_last(len(maps), self.above_shape, torch.float32, maps.device)
@@ -265,7 +265,7 @@ class FastConv:
         return found.contiguous()
 
     def launch(self, kernel: Any, *arguments: Any, count: int, **flags: Any) -> None:
-        """Run an element-wise kernel over maps or what is left of them when pooled."""
+        """Run an element-wise kernel over maps or pooled maps."""
         pool = self.coupling.pool
         launch(kernel, count, *arguments, count=count, pooling=self.pooling, POOL=pool, **flags)
 

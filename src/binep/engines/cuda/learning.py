@@ -32,7 +32,7 @@ ABOVE, BELOW = 64, 64  # a tile of synapses
 
 
 class Numbers:
-    """What is new in every mini-batch, side by side, so that it travels in one copy.
+    """What changes with every mini-batch, side by side, so that one copy sends it.
 
     Attributes:
         sign: f32, (1,): the drawn sign of beta.
@@ -58,7 +58,7 @@ class Factors(NamedTuple):
 
 
 class Synapses(NamedTuple):
-    """What flips: the parameter and its copies, see `FastDense`; its momentum, m / decay.
+    """What flips: the parameter, its copies (see `FastDense`) and its momentum, m / decay.
 
     Attributes:
         channels, positions: of an image below, which lies channels last; the parameter numbers it
@@ -105,7 +105,7 @@ def changes_kernel(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """What a layer brings into the contrasts of its two couplings, and its bias's gradient."""
+    """A layer's part in the contrasts of its two couplings, and its bias's gradient."""
     j = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), tl.float32)
     for start in range(0, batch, ROWS):
@@ -139,10 +139,10 @@ def learn_kernel(
     ABOVE: tl.constexpr,
     BELOW: tl.constexpr,
 ):
-    """Contrast of a dense coupling and Bop, tile by tile; the contrast never leaves the chip.
+    """Contrast of a dense coupling and Bop, tile by tile; the contrast is never written to memory.
 
     An entry without gradient keeps its momentum and cannot newly exceed a threshold that only
-    grows: its memory is not touched, unless the rates ask for all.
+    grows: its memory is not touched unless the rates change for all.
     """
     above, below = synapses.above, synapses.below
     tiles = tl.cdiv(below, BELOW)
@@ -252,7 +252,7 @@ def sgd_kernel(
 
 
 class Learner:
-    """Learns from a mini-batch: flips signs by Bop, moves everything else by SGD.
+    """Learns from a mini-batch: flips signs by Bop, updates everything else by SGD.
 
     Args:
         flips: int64, (couplings,), counted up.
@@ -281,7 +281,7 @@ class Learner:
         places: Sequence[dict[int, Tensor | None]],
         span: float,
     ) -> None:
-        """The contrast of two phases: by it signs flip, the rest of the parameters get a `.grad`.
+        """Contrast of two phases: signs flip by it, all other parameters get their `.grad`.
 
         Args:
             x: the input. numbers: the same in the products' layout.
@@ -394,7 +394,7 @@ class Learner:
         return Rates(self.numbers.sign, self.numbers.bop[n], self.flips[n:], factor)
 
     def _sent(self, phase: Phase) -> list[Tensor]:
-        """What learning reads: bits as they were sent, real activities in full precision."""
+        """The activities that learning reads: bits as sent, real ones in full precision."""
         return phase.activity if self.bits else self.network.activity(phase.state, nudged=True)
 
     def _changes(self, n: int, plus: Tensor, minus: Tensor, factor: float) -> tuple[Tensor, Tensor]:
@@ -497,7 +497,7 @@ def _contrast(
     minus: tuple[Tensor, Tensor],
     places: Sequence[Tensor | None],
 ) -> Tensor:
-    """The contrast of a convolution in what changed, too: TF32 rounds that little.
+    """The contrast of a convolution, also from what changed, which TF32 rounds little.
 
     Args:
         plus, minus: activities below and above. places: the winners' for either.
@@ -520,7 +520,7 @@ def _real_input(n: int, x: Tensor) -> bool:
 
 
 class Ran(NamedTuple):
-    """How many steps each phase took, int32, (batch,) or (1,)."""
+    """Number of steps of each phase, int32, (batch,) or (1,)."""
 
     free: Tensor
     nudged: Tensor | None = None
@@ -540,7 +540,7 @@ def count_kernel(
     CLASSES: tl.constexpr,
     PER_CLASS: tl.constexpr,
 ):
-    """Read out one sample: both predictions against its label, and its cost."""
+    """Read one sample out: both predictions against its label, and its cost."""
     sample = tl.program_id(0)
     c, p = tl.arange(0, CLASSES), tl.arange(0, PER_CLASS)
     inside = (c < classes)[:, None] & (p < per_class)[None, :]

@@ -1,4 +1,4 @@
-"""Signs of dense couplings, a bit each, as products by differences read them."""
+"""Signs of dense couplings, one bit each, as products of differences read them."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -45,7 +45,7 @@ class Layout(NamedTuple):
 
 
 class Packed(NamedTuple):
-    """What a kernel needs to know to flip a bit: where it is in either direction, if anywhere.
+    """Where a kernel finds a bit to flip, in either direction.
 
     Attributes:
         words: int32, the signs of all couplings. *_at: the first byte of this one's.

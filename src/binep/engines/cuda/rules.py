@@ -3,9 +3,9 @@
 They keep the reference's order of arithmetic: launch what calls them with `enable_fp_fusion=False`,
 so that no multiply-add is contracted.
 
-What kernels are given comes in named tuples. Whether a field is there is asked of the field
-(`target.beta is not None`), never of the tuple; and a tuple with compile-time fields is passed on
-as it is, never assigned: Triton would make numbers of them.
+Kernels take named tuples. Test a field (`target.beta is not None`), never the tuple; and pass a
+tuple with compile-time fields on as it is, never assign it: Triton would turn the fields into
+numbers.
 """
 
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ class Neuron(NamedTuple):
 
     Attributes:
         threshold, sigma, slope: of `Heaviside`: `rho' = slope` within sigma of the threshold.
-        BITS: whether a bit is all that they keep: a state is a drive, and remembered nowhere.
+        BITS: whether they keep only their bit: the state is the drive, and is not stored.
         CLAMPED: whether a nudged output is. SENDS_STATE: whether it then sends its state as it is.
     """
 
@@ -54,12 +54,12 @@ class Neuron(NamedTuple):
 
 
 class Target(NamedTuple):
-    """What its label does to the outputs of a sample: it may nudge them, and hold some back.
+    """The effect of a label on the outputs of its sample: a nudge, and a margin.
 
     Attributes:
         labels: int64, (batch,). per_class: outputs of a class, adjacent.
-        margin: by which the right class is held back, if it is.
-        beta: strength of the nudge, if there is one. sign: f32, (1,), the drawn sign.
+        margin: how much the right class is held back, or None.
+        beta: strength of the nudge, or None. sign: f32, (1,), the drawn sign.
         rest: s* of the outputs, which a constant nudge pulls at.
         BITS: whether they are bits alone.
     """
@@ -80,7 +80,7 @@ def clamp(s):
 
 @triton.jit
 def step(s, drive, pull, neuron):
-    """A state one step later: energy-based with dt = 1/2, of bits alone, or prototypical.
+    """The next state: energy-based with dt = 1/2, bits alone, or prototypical.
 
     `pull` is None in a free phase.
     """
@@ -115,19 +115,19 @@ def sent(s, neuron, NUDGED: tl.constexpr):
 
 @triton.jit
 def nudge(beta, y, s):
-    """What pulls an output at s to its target: `beta (y - s)`."""
+    """The nudge of an output at s: `beta (y - s)`."""
     return beta * (y - s)
 
 
 @triton.jit
 def nudge_bit(beta, y):
-    """What pulls an output of bits alone: `beta (y - 1/2)`, whatever its bit is."""
+    """The nudge of an output of bits alone: `beta (y - 1/2)`, whatever its bit."""
     return beta * (y - 0.5)
 
 
 @triton.jit
 def flip(w, m, gradient, rate, threshold):
-    """Bop: the momentum one step later, and whether `|m| > threshold` agrees with w in sign."""
+    """Bop: the next momentum, and whether `|m| > threshold` and m has the sign of w."""
     m = m + gradient * rate
     # Above a threshold of at least 0, m and w agree in sign where their product is positive.
     return m, (tl.abs(m) > threshold) & ((m > 0) == (w > 0))
@@ -138,13 +138,13 @@ def flip(w, m, gradient, rate, threshold):
 
 @triton.jit
 def handicap(target, label, unit):
-    """What holds back the right class: the outputs' drive is changed by this."""
+    """The margin's change of an output's drive, which holds back the right class."""
     return tl.where(unit // target.per_class == label, -target.margin, target.margin)
 
 
 @triton.jit
 def pull(target, label, unit, s, place, inside):
-    """The nudge of some outputs that are at s, and whose rest lies at these places."""
+    """The nudge of some outputs at s, with their states at rest."""
     y = tl.where(unit // target.per_class == label, 1.0, 0.0)
     beta = target.beta * tl.load(target.sign)
     if target.BITS:

@@ -23,7 +23,7 @@ _int = np.int64
 
 @inner
 def binary_digits(number):
-    """How many binary digits a number has."""
+    """Number of binary digits."""
     digits = 0
     while number > 0:
         number >>= 1
@@ -58,7 +58,7 @@ def clear_planes(planes, words, levels):
 
 @inner
 def _add_planes(planes, at, wait, carry, onward, words):
-    """Add two carries to a level of the counters; what they carry on goes to `onward`."""
+    """Add two carries to a level of the counters; their carry goes to `onward`."""
     total, one = planes[at : at + words], planes[wait : wait + words]
     two, out = planes[carry : carry + words], planes[onward : onward + words]
     for w in range(len(total)):
@@ -100,7 +100,7 @@ def add_rows(matrix, rows, inverted, count, words, planes, base, waiting):
 
 @inner
 def finish_planes(planes, words, levels, waiting):
-    """Let all waiting carries move on."""
+    """Propagate all waiting carries."""
     moving = False
     carry = 2 * LEVELS * words
     for level in range(levels):

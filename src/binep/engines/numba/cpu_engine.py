@@ -1,4 +1,4 @@
-"""What the engines on the CPU share: they run a plan and train a network where it stands."""
+"""What the CPU engines share: they run a plan and train a network in place."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -39,7 +39,7 @@ class Ends:
 
     @property
     def free(self) -> Relaxation:
-        """The first phase as far as it is read out."""
+        """The part of the first phase that is read out."""
         residuals = torch.zeros(self.steps[0])
         residuals[-1] = self.residual
         return Relaxation([self.top], [], residuals)
@@ -59,15 +59,14 @@ class Rates:
 
 
 class CpuEngine:
-    """Trains binary weights by EP in compiled kernels; signs, momenta, biases and scales stay put.
+    """Trains binary weights by EP in compiled kernels, in place.
 
-    The network and its optimizers so hold the state of training at any time. What an engine copies
-    of the signs it copies anew if someone else changes them, see `_changed_signs`. An engine says
-    how to clamp a mini-batch, run the phases of a plan, and take a coupling's contrast.
+    The network and its optimizers hold the state of training at any time. An engine's copy of the
+    signs is renewed when they are changed from outside, see `_changed_signs`. A subclass says how
+    to clamp a mini-batch, run the phases of a plan, and take a coupling's contrast.
 
     Args:
-        early_stop: do not run steps that are known to change nothing; the results are the same
-            without.
+        early_stop: skip steps that can change nothing; results are the same either way.
     """
 
     name: str
@@ -91,11 +90,11 @@ class CpuEngine:
         self._set_up()
 
     def _set_up(self) -> None:
-        """Make what an engine needs besides."""
+        """Prepare what the engine needs."""
         raise NotImplementedError
 
     def _clamp(self, x: Tensor) -> Any:
-        """What does not change while a mini-batch relaxes, with the signs as they are now."""
+        """What stays constant while a mini-batch relaxes, with the current signs."""
         raise NotImplementedError
 
     def _run(self, clamped: Any, target: Tensor, plan: ContrastPlan) -> Any:
@@ -183,7 +182,7 @@ class CpuEngine:
         return self.processes.merge([part.counted(seen)])
 
     def join(self, processes: Processes) -> None:
-        """Be one of several from now on."""
+        """Join other processes that share the training."""
         self.processes = processes
 
     def collect(self) -> Tally:
@@ -233,7 +232,7 @@ class CpuEngine:
         return [count[id(p)] for g in (bop.param_groups if bop else []) for p in g["params"]]
 
     def _changed_signs(self) -> Iterator[int]:
-        """The couplings whose signs someone else, such as a restored checkpoint, has changed."""
+        """The couplings whose signs were changed from outside, as by a restored checkpoint."""
         for n, coupling in enumerate(self.network.couplings):
             version = (coupling.signs.data_ptr(), coupling.signs._version)
             if self._seen[n] != version:

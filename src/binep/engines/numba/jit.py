@@ -1,4 +1,4 @@
-"""How kernels are compiled: for this machine, once, and kept in the user's cache."""
+"""How kernels are compiled: once, for this machine, and kept in the user's cache."""
 
 import functools
 import hashlib
@@ -26,7 +26,7 @@ inner: Any = _jit(error_model="numpy", **_INNER)
 def _folder() -> Path:
     """Where compiled kernels are kept: a folder for exactly these sources.
 
-    Numba itself would look only at the file that a kernel stands in, not at what it calls.
+    Numba itself would only check the file of a kernel, not those of what it calls.
     """
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.rglob("*.py")):
@@ -51,7 +51,7 @@ FOLDER = _usable(_folder())
 def kernel(function: Any, fastmath: set[str] | bool = False) -> Any:
     """Compile a function that runs beside others, without Python's lock; keep it in `FOLDER`.
 
-    `fastmath` names the liberties of LLVM that it may take, where no bits have to agree.
+    `fastmath` names the relaxations of LLVM's float arithmetic, where bits need not agree.
     """
     before = numba.config.CACHE_DIR  # type: ignore[attr-defined]
     numba.config.CACHE_DIR = str(FOLDER)  # type: ignore[attr-defined]
@@ -70,13 +70,13 @@ fast_inner: Any = _jit(error_model="numpy", fastmath=_LIBERTIES, **_INNER)
 
 
 def compiled(dispatcher: Any) -> bool:
-    """Whether a kernel is there, in this process or in the folder."""
+    """Whether a kernel is compiled, in this process or in the folder."""
     name = dispatcher.py_func.__name__
     return bool(dispatcher.signatures) or any(FOLDER.rglob(f"*.{name}-*.nbi"))
 
 
 def announce(dispatcher: Any) -> None:
-    """Say that a first call will take a while, if the kernel is not there yet."""
+    """Say that a first call will take a while, if the kernel is not compiled yet."""
     # Numba takes longer to answer than many a kernel to run: it is asked once.
     if dispatcher not in _called and not compiled(dispatcher):
         print("compiling kernels for this machine, once", file=sys.stderr)
@@ -93,7 +93,7 @@ _called: set[Any] = set()  # kernels that have been run in shares
 
 @contextmanager
 def all_threads_for_kernels() -> Iterator[None]:
-    """Let torch run on one thread, and kernels on all that it was given.
+    """Give torch one thread and the kernels all others.
 
     After every parallel operation torch's other threads spin for a while, waiting for the next one,
     on the cores that the kernels need.
@@ -107,7 +107,7 @@ def all_threads_for_kernels() -> Iterator[None]:
 
 
 def kernel_threads() -> int:
-    """As many as torch was given."""
+    """The number of threads that torch was given."""
     return _lent[-1] if _lent else torch.get_num_threads()
 
 

@@ -1,4 +1,4 @@
-"""How fast this machine counts bits: what dense arithmetic on packed bits could reach at best."""
+"""How fast this machine counts bits: the upper bound of dense arithmetic on packed bits."""
 
 import time
 
@@ -23,7 +23,7 @@ def count_share(one, other, rounds, threads, thread):
 
 
 def bit_products_a_second(seconds: float = 0.3) -> float:
-    """Products of two bits, added up, that all threads together do in a second."""
+    """Products of two bits, summed, per second and over all threads."""
     source = np.random.default_rng(0)
     one, other = (source.integers(2**63, size=n, dtype=np.uint64) for n in (WORDS, 2 * WORDS))
     run_shares(count_share, one, other, 1)

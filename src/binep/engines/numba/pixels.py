@@ -1,4 +1,4 @@
-"""What a convolution of 8-bit pixels exerts on the first layer, once a mini-batch."""
+"""The drive of 8-bit pixels on the first layer through a convolution, once per mini-batch."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Vector instructions for Numba: what its loops do not turn into SIMD by themselves.
+"""Vector instructions for Numba, where its loops are not vectorised by themselves.
 
 Each is an intrinsic of a few lines of LLVM vector code on 64 neurons (one word of bits) or eight
 words at a time; LLVM fits it to the machine (AVX-512, AVX2, NEON). No operation carries a fast-math
@@ -47,7 +47,7 @@ def _splat(builder, scalar, kind):
 
 
 def _mask(builder, bits):
-    """The bits of an integer as one boolean a lane, lowest first."""
+    """The bits of an integer as one boolean per lane, lowest first."""
     return builder.bitcast(bits, ir.VectorType(ir.IntType(1), bits.type.width))
 
 
@@ -85,7 +85,7 @@ class _Floats:
         return where(self < 0, _Floats(self.builder, self.builder.fneg(self.value)), self)
 
     def differs(self, other):
-        """Whether lanes differ, a bit a lane."""
+        """Whether lanes differ, one bit per lane."""
         return _bits(self.with_(partial(self.builder.fcmp_unordered, "!="), other))
 
     def select(self, yes, no):
@@ -137,7 +137,7 @@ def lowest(typing_context, word):
 
 @intrinsic
 def prefetch(typing_context, array, index):
-    """Ask for the cache line of `array[index]`, which will be changed soon."""
+    """Prefetch the cache line of `array[index]`, which will be changed soon."""
 
     def code(context, builder, signature, args):
         array, index = args

@@ -18,7 +18,7 @@ from binep.engines.processes import ALONE, Processes
 
 @contextmanager
 def tensor_cores(allowed: bool) -> Iterator[None]:
-    """Let a GPU round the factors of float32 products to 11 bits (TF32), or not."""
+    """Whether a GPU may round the factors of float32 products to 11 bits (TF32)."""
     matmul: Any = torch.backends.cuda.matmul
     cudnn: Any = torch.backends.cudnn
     before = matmul.allow_tf32, cudnn.allow_tf32
@@ -44,7 +44,7 @@ class ReferenceEngine:
         self.processes, self._tallies = ALONE, list[Tally]()
 
     def join(self, processes: Processes) -> None:
-        """Be one of several from now on."""
+        """Join other processes that share the training."""
         self.processes = processes
 
     def train(self, x: Tensor, labels: Tensor) -> None:
@@ -59,7 +59,7 @@ class ReferenceEngine:
             self.learning.homeostasis.step(self.network, phases.activity, part.batch)
         nudged = (phases.nudged, phases.opposite)
         steps = sum(phase.steps for phase in nudged if phase is not None)
-        self._tallies.append(part.counted(seen.having(flips=flips, nudged_steps=steps)))
+        self._tallies.append(part.counted(seen.replace(flips=flips, nudged_steps=steps)))
 
     @torch.no_grad()
     def evaluate(self, x: Tensor, labels: Tensor) -> Tally:
@@ -78,7 +78,7 @@ class ReferenceEngine:
         return self.processes.merge([part.counted(seen)])
 
     def _exact(self, x: Tensor) -> bool:
-        """Whether bits and pixels are all that is multiplied, which TF32 holds exactly."""
+        """Whether only bits and pixels are multiplied, which TF32 holds exactly."""
         return self.network.neuron.binary and not x.is_floating_point()
 
     def collect(self) -> Tally:

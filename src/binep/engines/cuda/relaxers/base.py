@@ -1,4 +1,4 @@
-"""What all ways to relax share: what they declare, where a phase begins, where it ends."""
+"""What all relaxers share: what they declare, where a phase begins, and where it ends."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Phase:
             send, in the products' dtype.
         residual: f32, the last step's largest change, one for each sample or one for all.
         ran: int32, like `residual`: steps after which nothing moved any more.
-        carried: what the relaxer goes on with in the next phase.
+        carried: what the relaxer keeps for the next phase.
     """
 
     state: list[Tensor]
@@ -42,7 +42,7 @@ class Relaxer:
 
     Attributes:
         takes: the networks that it can relax.
-        one_launch: whether a phase is one. real_precision: in what real activities are sent.
+        one_launch: whether a phase is one launch. real_precision: of real activities as sent.
         couplings: in the layout of the GPU. dtype: of what the first layers send.
         sign: f32, (1,): the drawn sign of beta. margin: see `ContrastPlan`.
     """
@@ -58,11 +58,11 @@ class Relaxer:
     real_precision = "float16"
 
     def __post_init__(self) -> None:
-        """Prepare what a phase reads; nothing here."""
+        """Prepare what a phase reads; nothing by default."""
 
     @staticmethod
     def copies(network: Network) -> Copies:
-        """Those of the kernels that it reads."""
+        """Which copies of the kernels it reads."""
         return Copies()
 
     def relax(
@@ -72,12 +72,12 @@ class Relaxer:
 
         Args:
             origin: the end of the phase in which this one begins; None: the initial state.
-            labels: (batch,), of a mini-batch that is learnt; None where it is only read out.
+            labels: (batch,), of a mini-batch to learn; None where it is only read out.
         """
         raise NotImplementedError
 
     def switches(self, phase: Phase) -> dict[int, Tensor | None]:
-        """Winners' places at a phase's end, of each convolution between layers that relax."""
+        """Winners' positions at a phase's end, for each convolution between layers that relax."""
         return {
             n: fast.up(phase.activity[n - 1])[1]
             for n, fast in enumerate(self.couplings)
@@ -102,7 +102,7 @@ class Relaxer:
         return Neuron.of(self.network)
 
     def target_of(self, phase: PhasePlan, origin: Phase | None, labels: Tensor | None) -> Target:
-        """What labels do to the outputs in a phase."""
+        """The effect of labels on the outputs in a phase."""
         margin = self.margin or None
         if labels is None or (margin is None and not phase.nudged):
             return Target()

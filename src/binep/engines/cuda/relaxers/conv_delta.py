@@ -6,9 +6,9 @@ leaves is sent in the next step. A difference of less than a unit is not sent, s
 comes to rest: from then on every step would be the same. A launch does the work of all couplings
 for the samples that still move.
 
-What was not sent when the free phase ended is held back in the nudged one, too: the rest is that of
-a network whose neurons are off by less than a unit each, and what moves from there, however little,
-is the nudge's doing alone.
+What was not sent when the free phase ended is not sent in the nudged one either. The state at rest
+is then that of a network whose neurons are off by less than a unit each, and every change from
+there, however small, is due to the nudge.
 
 Where layers move in turn, a launch does the work of those couplings that drive the layers of a turn
 from above, and then of the same couplings upwards, since they are the ones that those drive.
@@ -120,7 +120,7 @@ TASK = tl.constexpr(len(Task._fields))
 
 
 class RelaxState(NamedTuple):
-    """Where a mini-batch stands, f32, all layers or all maps side by side.
+    """State of a relaxing mini-batch, f32, all layers or all maps side by side.
 
     Attributes:
         state, sent: of all neurons. maps: sums before pooling. fields: what goes down through the
@@ -497,7 +497,7 @@ def compact_kernel(
     step,
     BATCH: tl.constexpr,
 ):
-    """Leave out the samples that have come to rest in this step."""
+    """Drop the samples that came to rest in this step."""
     i = tl.arange(0, BATCH)
     there = i < tl.load(moving.active)
     sample = tl.load(moving.order + i, mask=there, other=0)
@@ -537,7 +537,7 @@ class Convolutions:
         self.cut = Cut(*map(tl.constexpr, (len(tasks), kernel, *self.tile[:3], *spreads)))
 
     def programs(self, batch: int) -> int:
-        """As many as any number of samples that move needs."""
+        """The number of programs that suffices for any number of moving samples."""
 
         def needed(samples: int, few: bool) -> int:
             return sum(

@@ -2,11 +2,11 @@
 
 Maps (sums before pooling), drives from above and the sums of dense couplings are kept. A bit of the
 layer below that flips changes the maps around it; a bit of the layer above that flips, or that wins
-at another place of its pool, changes the drives around both places. Who changed is listed sample by
-sample; the order is left to chance, since all sums are exact.
+at another position of its pool, changes the drives around both positions. Changes are listed sample
+by sample, in any order, since all sums are exact.
 
-Bits alone move in turn: what the layers of a turn hear is brought up to date before they move, and
-samples that have come to rest are left out.
+Bits alone move in turn: the sums of a turn's layers are updated before they move, and samples that
+have come to rest are left out.
 """
 
 from collections.abc import Iterator
@@ -68,7 +68,7 @@ def _limits(network: Network, learning: Learning) -> Iterator[str]:
 
 
 class ConvEvents(Stepwise):
-    """Convolutional networks of bits: after a few busy steps, only what changes causes work."""
+    """Convolutional networks of bits: after a few busy steps only changes cost time."""
 
     takes = Capabilities(
         weights=frozenset({BinaryWeight}),
@@ -129,7 +129,7 @@ class ConvEvents(Stepwise):
         target: Target,
         sweep: Sweep,
     ) -> None:
-        """Some layers move at once; then all sums follow their bits that flipped."""
+        """Some layers move at once; then all sums follow the bits that flipped."""
         pairs = list(enumerate(zip(self.couplings[1:], caches, strict=True), 1))
         ups, downs = {0: first}, {}
         for n, (fast, cache) in pairs:

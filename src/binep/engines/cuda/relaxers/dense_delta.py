@@ -76,7 +76,7 @@ TILE, PLACE = tl.constexpr(len(Tile._fields)), tl.constexpr(len(Place._fields))
 
 
 class Traffic(NamedTuple):
-    """Where a mini-batch stands, all layers side by side, (batch, total).
+    """State of a relaxing mini-batch, all layers side by side, (batch, total).
 
     Attributes:
         state: f32. sent: int32. delta: int8, what was sent in the last step.

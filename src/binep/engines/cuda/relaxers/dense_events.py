@@ -1,12 +1,12 @@
 """Relaxing dense networks of bits at the cost of the neurons that flip.
 
-Samples do not know of each other, so one program takes one sample through a whole phase, after a
-few busy steps by matrix products. Sums are kept, and a neuron that flips adds or takes away its
-column of weights. What a flip costs is one row of memory; what a quiet step costs is one pass over
-the states. A program stops as soon as a step changes no state at all: every later step would change
-nothing either. The order of events is left to chance: their sums are integers.
+Samples are independent, so one program takes one sample through a whole phase, after a few busy
+steps by matrix products. Sums are kept, and a neuron that flips adds or subtracts its column of
+weights. A flip costs one row of memory, a quiet step one pass over the states. A program stops as
+soon as a step changes no state, since no later step could. The order of events does not matter:
+their sums are integers.
 
-Bits alone move in turn and keep no state: a layer whose neighbours have not flipped is passed over.
+Bits alone move in turn and keep no state: a layer whose neighbours have not flipped is skipped.
 """
 
 from collections.abc import Container, Iterator
@@ -128,7 +128,7 @@ def turns_kernel(
 ):
     """A phase of a sample whose layers are bits alone, and move in turn.
 
-    When its turn comes a layer hears what has flipped since it last moved; if none has, it stays.
+    On its turn a layer takes in what has flipped since it last moved; if nothing has, it stays.
     """
     sample = tl.program_id(0).to(tl.int64)
     # Layers that move in the first sweep even if nothing has flipped, a bit each.
@@ -189,7 +189,7 @@ def _pass_layer(
     LAYERS: tl.constexpr,
     HEARS: tl.constexpr,
 ):
-    """One step of one layer of one sample; lists who flipped, and returns the largest change."""
+    """One step of one layer of one sample; lists the flips, and returns the largest change."""
     SIZE: tl.constexpr = layers[N].SIZE
     BLOCK: tl.constexpr = layers[N].BLOCK
     GROUP: tl.constexpr = tl.constexpr(64) if SIZE <= 128 else tl.constexpr(8)
@@ -426,14 +426,14 @@ class DenseEvents(Stepwise):
     def _settle_bits(self, first: Tensor, steps: int, busy: int, target: Target) -> Phase:
         """A free phase of bits alone: some sweeps and a turn by matrix products, then by events."""
         batch = len(first)
-        lit = bool(self.network.neuron(torch.tensor(self.network.initial_state)))
+        on = bool(self.network.neuron(torch.tensor(self.network.initial_state)))
         bits = [
-            torch.full((batch, *shape), lit, dtype=self.dtype, device=self.device)
+            torch.full((batch, *shape), on, dtype=self.dtype, device=self.device)
             for shape in self.network.layer_shapes
         ]
         state = [*bits[:-1], torch.empty_like(bits[-1], dtype=torch.float32)]
         changed = self.unchanged(busy + 1, batch)
-        silent = set() if lit else set(range(len(bits)))
+        silent = set() if on else set(range(len(bits)))
         for turn in range(2 * busy + 1):
             layers = self.network.turns[turn % 2]
             sources, row = dict(enumerate(bits)), changed[turn // 2]

@@ -1,6 +1,6 @@
 """Relaxing one hidden layer and a few outputs in registers: real activations, a phase is a launch.
 
-Samples do not know of each other, so one program takes one sample through a whole phase. It stops
+Samples are independent, so one program takes one sample through a whole phase. It stops
 as soon as a step changes no state at all: every later step would change nothing either.
 """
 
@@ -109,7 +109,7 @@ def shallow_kernel(
 
 @triton.jit
 def _sums(a, sending, negative, k, OUTPUTS: tl.constexpr, UP: tl.constexpr, DOWN: tl.constexpr):
-    """What hidden neurons send, added up for each output, and the other way round.
+    """Sums over the hidden neurons for each output, and the other way round.
 
     Five outputs at a time: their sums over the hidden layer share one pass across threads.
     """

@@ -4,7 +4,7 @@ Numbers travel as integers. A neuron's activity is sent as an integer `sent`, a 
 `2^-bits`; each step sends `delta`, eight bits times `2^shift`, so that `sent` follows the activity.
 The shift belongs to a sample and step: it is the smallest that holds the largest difference. Sums
 over what was sent are exact in int32; the neurons' own arithmetic is float32. A difference of less
-than one unit is not sent, so that neurons which have settled are silent instead of trembling.
+than one unit is not sent, so that settled neurons are silent.
 Where layers move in turn only those of one turn listen at a time, so that every coupling is used in
 one direction: a sweep of all turns costs one step.
 
@@ -89,7 +89,7 @@ _NO_DOWN = Drive(_NO_SUMS, _NO_SUMS, _NO_SHIFT, np.float32(0), _NO_SCALES)
 
 @dataclass
 class Layer:
-    """A layer on its way: its state and what it sends."""
+    """A relaxing layer: its state and what it sends."""
 
     state: Array
     to: Sent
@@ -122,8 +122,8 @@ class Link:
 
 
 @dataclass
-class Standing:
-    """Where a deep network stands. `order`: the samples that still move, one a row of deltas."""
+class RelaxState:
+    """State of a relaxing mini-batch; `order`: samples that still move, one per row of deltas."""
 
     first: Array
     order: Array
@@ -195,7 +195,7 @@ class Deep(Relaxer):
         above = self.couplings[n + 1] if n + 1 < len(self.couplings) else None
         return ZERO_POINT if isinstance(above, Filters) else 0
 
-    def begin(self, clamped: Clamped) -> Standing:
+    def begin(self, clamped: Clamped) -> RelaxState:
         batch, initial = len(clamped.x), self.network.initial_state
 
         def room(size: int, kind: Any = np.int32) -> Array:
@@ -226,7 +226,7 @@ class Deep(Relaxer):
                 winners[:] = self._first_winners(n)
             links.append(Link(sums, pooled, winners, room(below), field))
         first = channels_last(clamped.drive).contiguous().numpy()
-        return Standing(first, np.arange(batch), layers, links)
+        return RelaxState(first, np.arange(batch), layers, links)
 
     def _first_winners(self, n: int) -> Array:
         """Where a convolution's pools find the most while all neurons below are still alike."""
@@ -245,30 +245,30 @@ class Deep(Relaxer):
         )  # fmt: skip
         return winners
 
-    def states(self, standing: Standing) -> list[Tensor]:
+    def states(self, relaxing: RelaxState) -> list[Tensor]:
         return [
             channels_first(torch.from_numpy(layer.state), shape)
-            for layer, shape in zip(standing.layers, self.network.layer_shapes, strict=True)
+            for layer, shape in zip(relaxing.layers, self.network.layer_shapes, strict=True)
         ]
 
     # --- a phase
 
     def run(
-        self, standing: Standing, phase: PhasePlan, tolerance: float | None, target: Array
+        self, relaxing: RelaxState, phase: PhasePlan, tolerance: float | None, target: Array
     ) -> Settled:
-        self._wake(standing)
+        self._wake(relaxing)
         steps, how = phase.steps, nudging(self.network, phase)
-        rest = standing.layers[-1].state.copy()
+        rest = relaxing.layers[-1].state.copy()
         scratch = np.empty((2 * kernel_threads(), max(*self.sizes, *self.maps)), np.float32)
         taken, residual = 0, 0.0
         for t in range(1, steps + 1):
-            order = standing.order
+            order = relaxing.order
             measured = tolerance is not None or t == steps
             taken += len(order)
             still = np.ones(len(order), np.int64)
             changes = np.zeros(len(order) if measured else 0, np.float32)
             for turn in self.network.turns:
-                self._move(standing, turn, target, rest, how, still, changes, scratch)
+                self._move(relaxing, turn, target, rest, how, still, changes, scratch)
             if measured:
                 residual = float(changes.max())
                 if tolerance is not None and residual <= np.float32(tolerance):
@@ -282,32 +282,32 @@ class Deep(Relaxer):
                 residual = residual if t == steps else 0.0
                 return Settled(steps if tolerance is None else min(t + 1, steps), taken, residual)
             if 16 * len(moving) <= 15 * len(still):
-                standing.order = order[moving]
-                for layer in standing.layers:
+                relaxing.order = order[moving]
+                for layer in relaxing.layers:
                     layer.send(layer.delta[torch.from_numpy(moving)])
         return Settled(steps, taken, residual)
 
-    def _wake(self, standing: Standing) -> None:
-        """Let all samples move again; those that had come to rest have nothing to send."""
-        batch = len(standing.first)
-        if len(standing.order) == batch:
+    def _wake(self, relaxing: RelaxState) -> None:
+        """Make all samples move again; those that had come to rest have nothing to send."""
+        batch = len(relaxing.first)
+        if len(relaxing.order) == batch:
             return
-        rows = torch.from_numpy(standing.order)
-        for n, layer in enumerate(standing.layers):
+        rows = torch.from_numpy(relaxing.order)
+        for n, layer in enumerate(relaxing.layers):
             delta = torch.full((batch, self.sizes[n]), self._offset(n), dtype=torch.uint8)
             delta[rows] = layer.delta
             layer.send(delta)
-        standing.order = np.arange(batch)
+        relaxing.order = np.arange(batch)
 
     def _move(
-        self, standing: Standing, turn: range, target: Array, rest: Array, how: Nudging,
+        self, relaxing: RelaxState, turn: range, target: Array, rest: Array, how: Nudging,
         still: Array, changes: Array, scratch: Array,
     ) -> None:  # fmt: skip
         """Layers move at once: first what was sent to them arrives, then they choose the next."""
-        order, layers, scales = standing.order, standing.layers, self.scales
+        order, layers, scales = relaxing.order, relaxing.layers, self.scales
         last = turn == self.network.turns[-1]
         ups, downs = {0: _NO_UP}, {len(layers) - 1: _NO_DOWN}
-        for n, link in enumerate(standing.links, start=1):
+        for n, link in enumerate(relaxing.links, start=1):
             coupling, below, above = self.couplings[n], layers[n - 1], layers[n]
             assert coupling is not None
             listens_up, listens_down = n in turn, n - 1 in turn
@@ -330,7 +330,7 @@ class Deep(Relaxer):
                 downs[n - 1] = Drive(link.down, fallen, shift, scales[n].down, _NO_SCALES)
         for n in turn:
             layer, up, down = layers[n], ups[n], downs[n]
-            first = _NO_FLOATS if n else standing.first
+            first = _NO_FLOATS if n else relaxing.first
             outputs = target, rest, how if down is _NO_DOWN else FREE
             args = layer.state, layer.to, np.float32(self.units[n]), *outputs, last
             run_shares(advance_share, order, first, up, down, *args, still, changes, scratch)

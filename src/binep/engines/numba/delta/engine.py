@@ -1,10 +1,10 @@
 """The delta engine: mini-batches of real activations and binary weights on the CPU.
 
-Neurons that settle send less and less. A step sends how each activity differs from what was sent
-before, in eight bits, and products of eight bits are four times as fast as of float32; what they
-add up to is exact. A sample in which nothing is left to send has come to rest, and its remaining
-steps are not run, since they would change nothing. Networks of one hidden layer are relaxed whole,
-in float32, one sample at a time in the cache, until they repeat themselves bit for bit.
+Neurons that settle send less and less. A step sends the difference of each activity to what was
+sent before, in eight bits; products of eight bits are four times as fast as those of float32, and
+their sums are exact. A sample with nothing left to send has come to rest, and its remaining steps
+are skipped. Networks of one hidden layer are relaxed in float32, one sample at a time in the cache,
+until they repeat themselves bit for bit.
 """
 
 from copy import deepcopy
@@ -47,7 +47,7 @@ class Sides(NamedTuple):
 class DeltaEngine(CpuEngine):
     """Trains networks of binary weights and real activations on the CPU; see `ReferenceEngine`.
 
-    `activity` counts the steps that were really taken.
+    `activity` counts the steps taken.
     """
 
     name = "delta"
@@ -96,16 +96,16 @@ class DeltaEngine(CpuEngine):
         states, steps, taken, residuals = [], [], 0, []
         for n, phase in enumerate(plan.phases):
             if phase.start is None:
-                standing = relaxer.begin(clamped)
+                relaxing = relaxer.begin(clamped)
             else:
-                standing = stands[phase.start]
+                relaxing = stands[phase.start]
                 if phase.start in starts[n + 1 :]:
-                    standing = deepcopy(standing)
-            settled = relaxer.run(standing, phase, plan.tolerance, rows)
-            end = relaxer.states(standing)
+                    relaxing = deepcopy(relaxing)
+            settled = relaxer.run(relaxing, phase, plan.tolerance, rows)
+            end = relaxer.states(relaxing)
             # Another phase will go on from here in place.
             states.append([s.clone() for s in end] if n in starts[n + 1 :] else end)
-            stands.append(standing)
+            stands.append(relaxing)
             steps.append(settled.steps)
             residuals.append(settled.residual)
             taken += settled.taken

@@ -60,7 +60,7 @@ class Settled:
 
 
 class Relaxer:
-    """How a network relaxes. *Standing* is where a mini-batch stands, in a layout of its own.
+    """How a network relaxes. A *state* is that of a relaxing mini-batch, in a layout of its own.
 
     Args:
         early_stop: do not run steps that are known to change nothing.
@@ -82,12 +82,12 @@ class Relaxer:
         """Where a mini-batch stands at t = 0."""
         raise NotImplementedError
 
-    def states(self, standing: Any) -> list[Tensor]:
+    def states(self, relaxing: Any) -> list[Tensor]:
         """s1..sN, (batch, *layer)."""
         raise NotImplementedError
 
     def run(
-        self, standing: Any, phase: PhasePlan, tolerance: float | None, target: Array
+        self, relaxing: Any, phase: PhasePlan, tolerance: float | None, target: Array
     ) -> Settled:
         """Run a phase from where a mini-batch stands, in place; less of it if it settles."""
         raise NotImplementedError

@@ -26,7 +26,7 @@ _ZERO = np.float32(0)
 
 
 @dataclass
-class Standing:
+class RelaxState:
     """Where a shallow network stands; see `settle_share`."""
 
     first: Array
@@ -48,44 +48,44 @@ class Shallow(Relaxer):
         rows = -(-network.shapes[-1][0] // ROWS) * ROWS
         self.synapses = np.zeros((rows, network.shapes[1][0]), np.float32)
 
-    def begin(self, clamped: Clamped) -> Standing:
+    def begin(self, clamped: Clamped) -> RelaxState:
         signs = self.upper.signs.detach().numpy()
         self.synapses[: len(signs)] = signs
         batch, start = len(clamped.x), np.float32(self.network.initial_state)
-        return Standing(
+        return RelaxState(
             clamped.drive.numpy(),
             np.full((batch, self.synapses.shape[1]), start),
             np.full((batch, len(signs)), start),
         )
 
-    def states(self, standing: Standing) -> list[Tensor]:
-        return [torch.from_numpy(standing.hidden), torch.from_numpy(standing.top)]
+    def states(self, relaxing: RelaxState) -> list[Tensor]:
+        return [torch.from_numpy(relaxing.hidden), torch.from_numpy(relaxing.top)]
 
     def run(
-        self, standing: Standing, phase: PhasePlan, tolerance: float | None, target: Array
+        self, relaxing: RelaxState, phase: PhasePlan, tolerance: float | None, target: Array
     ) -> Settled:
         steps, how = phase.steps, nudging(self.network, phase)
         if tolerance is not None and steps > 1:
             # A mini-batch settles as a whole: see when it does, then run it so far.
-            trace, _ = self._settle(deepcopy(standing), steps, target, how, steps)
+            trace, _ = self._settle(deepcopy(relaxing), steps, target, how, steps)
             settled = np.flatnonzero(trace.max(0) <= np.float32(tolerance))
             if len(settled):
                 steps = int(settled[0]) + 1
-        trace, taken = self._settle(standing, steps, target, how, 1)
+        trace, taken = self._settle(relaxing, steps, target, how, 1)
         return Settled(steps, int(taken.sum()), float(trace[:, -1].max()))
 
     def _settle(
-        self, standing: Standing, steps: int, target: Array, how: Nudging, traced: int
+        self, relaxing: RelaxState, steps: int, target: Array, how: Nudging, traced: int
     ) -> tuple[Array, Array]:
         bias = self.upper.bias
-        batch, outputs = standing.top.shape
+        batch, outputs = relaxing.top.shape
         trace, taken = np.zeros((batch, traced), np.float32), np.zeros(batch, np.int64)
         bias = np.zeros(outputs, np.float32) if bias is None else bias.detach().numpy()
         upper = self.synapses, np.float32(self.upper.scale.item()), bias
-        state = standing.hidden, standing.top
+        state = relaxing.hidden, relaxing.top
         in_turn = len(self.network.turns) > 1
         args = steps, target, how, in_turn, self.early_stop, trace, taken
-        run_shares(settle_share, standing.first, *upper, *state, *args)
+        run_shares(settle_share, relaxing.first, *upper, *state, *args)
         return trace, taken
 
 

@@ -1,11 +1,11 @@
-"""A dense coupling's sums by events: pay for the bits that change.
+"""A dense coupling's sums by events: only bits that change cost time.
 
 Sums over bits are counts of positive synapses,
 
     sum_j w_ij a_j  =  2 count_i - (active bits),     count_i = sum_j a_j [w_ij > 0],
 
-so that a bit that changes adds or subtracts one row of packed signs. Rows are added upright, by
-carry-save adders, and read out once a step.
+so that a bit that changes adds or subtracts one row of packed signs. Rows are added by carry-save
+adders to counters stored bit by bit, and read out once per step.
 """
 
 from typing import Any, NamedTuple
@@ -169,7 +169,7 @@ def drive_down(counts, at, active, gain, sample, first, count):
 
 @inner
 def _list_digits(sample, pixels):
-    """Split pixels into digits -1, 0, 1: `x = sum_k 2^k digit_k` with as few as can be that count.
+    """Split pixels into digits -1, 0, 1: `x = sum_k 2^k digit_k` with the fewest nonzero digits.
 
     Bright pixels are `256 - something small`: two or three rows to add instead of eight. Leaves
     the pixels that are not 0 in `sample.digits`: their place, their positive digits and their
@@ -192,8 +192,8 @@ def drive_from_pixels(wiring, synapses, sample, pixels, gain):
     digit is -1; see `list_events`.
     """
     words, at = wiring.up_words[0], wiring.counts_at[0]
-    lit, largest, excess, total = _list_digits(sample, pixels), 0, 0, 0
-    for n in range(lit):
+    count, largest, excess, total = _list_digits(sample, pixels), 0, 0, 0
+    for n in range(count):
         positive, negative = (sample.digits[n] >> 16) & 0xFFFF, sample.digits[n] & 0xFFFF
         largest += positive + negative
         excess += negative
@@ -202,7 +202,7 @@ def drive_from_pixels(wiring, synapses, sample, pixels, gain):
     clear_planes(sample.planes, words, max(levels, 11))
     for k in range(9):
         rows = 0
-        for n in range(lit):
+        for n in range(count):
             entry = sample.digits[n]
             negative = (entry >> k) & 1
             sample.rows[rows] = wiring.up_at[0] + (entry >> 32) * words

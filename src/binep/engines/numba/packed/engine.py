@@ -1,4 +1,4 @@
-"""The packed engine: mini-batches of binary activations, bit for bit as the reference has them."""
+"""The packed engine: binary activations, bit for bit as in the reference."""
 
 import math
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ Array = Any
 
 
 class Input(NamedTuple):
-    """A clamped mini-batch and what it exerts on the first layer, in its packed order.
+    """A clamped mini-batch and its drive on the first layer, in packed order.
 
     Attributes:
         x: (batch, *input_shape).
@@ -66,9 +66,9 @@ class Sides(NamedTuple):
 class PackedEngine(CpuEngine):
     """Trains networks of binary weights and activations on the CPU; see `ReferenceEngine`.
 
-    The packed signs are a copy. `activity` counts what it has done: steps in which bits of a sample
-    changed or might have (in the others only nudged outputs are stepped), bits that changed,
-    entries of momenta touched.
+    The packed signs are a copy. `activity` counts steps in which bits of a sample changed or could
+    have (in the others only nudged outputs are stepped), bits that changed, and momentum entries
+    touched.
     """
 
     name = "packed"

@@ -1,4 +1,4 @@
-"""Where a network's neurons and synapses stand in the packed arrays."""
+"""Where a network's neurons and synapses are in the packed arrays."""
 
 import math
 from collections import namedtuple

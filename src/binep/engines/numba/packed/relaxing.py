@@ -1,4 +1,4 @@
-"""All phases of a mini-batch by events, one sample at a time: pay for the bits that change."""
+"""All phases of a mini-batch by events, one sample at a time: only bits that change cost time."""
 
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ _int = np.int64
 
 
 class Net(NamedTuple):
-    """What stays as it is while a mini-batch relaxes."""
+    """What stays constant while a mini-batch relaxes."""
 
     wiring: Any
     synapses: Synapses
@@ -49,7 +49,7 @@ class Phases(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What the phases left, (phases, batch, ...).
+    """The results of the phases, (phases, batch, ...).
 
     Attributes:
         bits: packed activity. switches: those of the hidden pools (or nothing, if none pools).
@@ -187,7 +187,7 @@ def _begin(net, sample, ahead):
 
 @inner
 def _begin_first(net, sample):
-    """The first step of the first layer, all others having taken theirs; see `_begin`."""
+    """The first step of the first layer, after those of all others; see `_begin`."""
     layers, count = len(net.wiring.channels), net.wiring.start[1]
     never = layers < 0
     how = How(never, _ZERO, _ZERO, never)
@@ -204,7 +204,7 @@ def _begin_first(net, sample):
 
 @inner
 def begin_phase(net, sample, kept, phases, phase, b, margin, drives, pixels, pixel_gain):
-    """Go to where a phase of sample b begins; from t = 0 with what its image and margin exert.
+    """Set the state in which a phase of sample b begins; at t = 0 with the drive of its image.
 
     Arguments as for `relax_share`.
     """
@@ -228,7 +228,7 @@ def begin_phase(net, sample, kept, phases, phase, b, margin, drives, pixels, pix
 
 @inner
 def end_phase(sample, found, kept, phases, phase, b):
-    """Note what a phase of sample b has left, and keep it if another but the next begins there."""
+    """Store the results of a phase of sample b, and its state if a later phase begins there."""
     copy_into(found.bits[phase, b], 0, sample.bits, 0, len(sample.bits))
     if found.switches.shape[1]:
         copy_into(found.switches[phase, b], 0, sample.switches, 0, len(sample.switches))

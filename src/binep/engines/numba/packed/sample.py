@@ -1,8 +1,8 @@
 """All that changes while one sample relaxes, described once: `STATE` and `WORKSPACE`.
 
-A sample's neurons stand in one row, layer after layer; a layer of images is channels-last, each
-position padded to whole words of 64 channels. Its state lies in one row of memory, so that a phase
-begins at the end of another by copying that row.
+A sample's neurons form one row, layer after layer; a layer of images is channels-last, each
+position padded to whole words of 64 channels. The state is one row of memory, so that a phase
+starts from the end of another by copying that row.
 """
 
 from collections import namedtuple

@@ -1,9 +1,9 @@
 """Bits without an inner state: layers in turn, one sample at a time, until no bit changes.
 
-Nothing is kept of a neuron but its bit. A layer has a turn only if what its neighbours send it has
-changed since its last one, or its nudge has; what its neurons are driven by is made from counts on
-the way to the comparison that decides their bits, and never written. Bits that turn send their rows
-of synapses on to the layers beside them.
+Only its bit is kept of a neuron. A layer moves only if its neighbours' bits or its nudge have
+changed since its last turn; drives are computed from counts for the comparison that decides the
+bits, and never stored. Bits that change add their rows of synapses to the counts of the
+neighbouring layers.
 """
 
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ _int = np.int64
 
 
 class Chain(NamedTuple):
-    """What stays as it is while a mini-batch settles. `initial`: the state of all at t = 0."""
+    """What stays constant while a mini-batch settles. `initial`: the state of all at t = 0."""
 
     wiring: Any
     synapses: Synapses
@@ -95,7 +95,7 @@ def _note_outputs(chain, sample):
 
 @inner
 def _tell_above(chain, sample, layer, anew):
-    """Let the layer above hear what has changed, and the pool between the two choose again."""
+    """Tell the layer above what has changed, and update the pool between the two."""
     wiring, synapses, link = chain.wiring, chain.synapses, layer + 1
     sample.stale[link] = 1
     if wiring.conv[link]:
@@ -113,7 +113,7 @@ def _tell_above(chain, sample, layer, anew):
 
 @inner
 def _tell_below(chain, sample, layer, anew):
-    """Let the layer below hear what has changed; through a convolution it listens on its turn."""
+    """Tell the layer below what has changed; through a convolution it is updated on its turn."""
     wiring, synapses, link = chain.wiring, chain.synapses, layer
     sample.stale[layer - 1] = 1
     if wiring.conv[link]:

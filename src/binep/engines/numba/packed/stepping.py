@@ -1,8 +1,8 @@
 """Steps of the neurons of one sample between changes of their drives, and early rest.
 
-Between changes of bits neurons are independent of each other. One whose bit cannot change before
-its drive does rests, and catches up with its steps, all in one go, when the drive changes or its
-state is asked for.
+Between changes of bits neurons are independent of each other. A neuron whose bit cannot change
+before its drive does is not stepped; it makes up for the missed steps at once when its drive
+changes or its state is needed.
 """
 
 from typing import Any, NamedTuple
@@ -36,7 +36,7 @@ class Motion(NamedTuple):
 
 
 class How(NamedTuple):
-    """How a phase is stepped.
+    """How the neurons are stepped in a phase.
 
     Attributes:
         nudged: whether the outputs are. beta: how strongly. live: 1 if the nudge follows their
@@ -96,7 +96,7 @@ def wake(wiring, motion, sample, how, layer, now):
 
 @inner
 def catch_up(wiring, motion, sample, layer, now):
-    """Take the neurons of a layer that rest through the steps that they have missed."""
+    """Make up for the steps that resting neurons of a layer have missed."""
     moving = (motion.keep, motion.take, motion.threshold)
     for word in range(wiring.start[layer] // 64, wiring.start[layer + 1] // 64):
         missed = now - sample.reached[word]
