@@ -1,23 +1,22 @@
 """What a nudge moves in a network of bits, by how much layers hear from above.
 
     python benchmarks/feedback.py RECIPE [--set KEY=VALUE ...] [--feedback 1 0.5 0.25 0.125]
-                                  [--beta 0.25 1] [--activity 0.1] [--spread 0.3] [--images 64]
+                                  [--beta 0.25 1] [--activity A [--spread S]] [--images 64]
                                   [--seeds 1] [--data-dir DIR] [--device auto] [--json FILE]
 
-For each factor on feedback a fresh network is woken (`binep tune --activity`) and comes to rest on
-validation images; then it is nudged, with both signs. A row per layer says how many of its bits are
-on at rest and what part of the energy is the layer's; and under each beta which share of bits turn
-on and off, `net = d (on - off) / beta`, by which EP moves the layer's biases, and `cos`, of the
-weights' gradients under +beta and under -beta: 1 where a nudge of the other sign does the opposite,
-as it does to first order, and -1 where both do the same. Each is a mean over images and seeds, with
-the standard deviation over seeds.
+For each factor on feedback a fresh network, woken before if an activity is asked for (as `binep
+tune --activity` does), comes to rest on validation images; then it is nudged, with both signs. A
+row per layer says how many of its bits are on at rest and what part of the energy is the layer's;
+and under each beta which share of bits turn on and off, `net = d (on - off) / beta`, by which EP
+moves the layer's biases, and `cos`, of the weights' gradients under +beta and under -beta: 1 where
+a nudge of the other sign does the opposite, as it does to first order, and -1 where both do the
+same. Each is a mean over images and seeds, with the standard deviation over seeds.
 """
 
 import argparse
 import json
 import statistics
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,14 +38,15 @@ STEPS = 500  # at most; bits without an inner state rest long before
 Row = dict[str, Any]
 
 
-def woken(options: argparse.Namespace, feedback: float, seed: int) -> tuple[Network, Workbench]:
-    """A fresh network, as active as asked, and where its images are."""
+def fresh(options: argparse.Namespace, feedback: float, seed: int) -> tuple[Network, Workbench]:
+    """A fresh network, as active as asked if it is, and where its images are."""
     recipe = recipes.load(options.recipe, [*options.set, f"network.feedback={feedback}"])
     bench = Workbench.of(
         recipe, seed=seed, device=options.device, engine=options.engine, data_dir=options.data_dir
     )
-    found = wake(bench, options.activity, spread=options.spread, batches=1)
-    return bench.trainer(replace(found.recipe, name=recipe.name)).network, bench
+    if options.activity is not None:
+        recipe = wake(bench, options.activity, spread=options.spread, batches=1).recipe
+    return bench.trainer(recipe).network, bench
 
 
 @torch.no_grad()
@@ -145,8 +145,8 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--feedback", type=float, nargs="+", default=[1, 0.5, 0.25, 0.125])
     parser.add_argument("--beta", type=float, nargs="+", default=[0.25, 1])
-    parser.add_argument("--activity", type=float, nargs="+", default=[0.1])
-    parser.add_argument("--spread", type=float, nargs="+", default=[0.3])
+    parser.add_argument("--activity", type=float, nargs="+", default=None)
+    parser.add_argument("--spread", type=float, nargs="+", default=None)
     parser.add_argument("--images", type=int, default=64)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--data-dir", type=Path)
@@ -156,10 +156,8 @@ def main() -> None:
     options = parser.parse_args()
     found: dict[str, list[Row]] = {}
     for feedback in options.feedback:
-        woken_networks = (woken(options, feedback, seed) for seed in range(options.seeds))
-        found[f"{feedback:g}"] = summed_up(
-            [list(measured(*each, options)) for each in woken_networks]
-        )
+        networks = (fresh(options, feedback, seed) for seed in range(options.seeds))
+        found[f"{feedback:g}"] = summed_up([list(measured(*each, options)) for each in networks])
         print(table({f"{feedback:g}": found[f"{feedback:g}"]}), flush=True)
         if options.json is not None:
             asked = {k: v for k, v in vars(options).items() if k not in ("data_dir", "json")}
