@@ -47,7 +47,10 @@ from binep.training.recipe import Recipe
 
 RECIPES = {
     "digits-1fc-w": ["network.dense=[24]", "learning.free_steps=8", "learning.nudged_steps=3"],
-    "digits-1fc-wa": ["network.dense=[24]", "learning.free_steps=6", "learning.nudged_steps=3"],
+    "digits-1fc-wa": [
+        *("network.dense=[24]", "learning.free_steps=6", "learning.nudged_steps=3"),
+        "optimizer.gamma=0.05",  # so that Bop's decay is folded into the momenta now and then
+    ],
 }
 EPOCHS = ["training.epochs=4", "training.batch_size=200"]
 MOST_CALLS = 400  # of those that write, in a whole training with many checkpoints

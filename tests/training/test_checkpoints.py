@@ -41,6 +41,28 @@ def test_a_restored_trainer_has_all_that_the_saved_one_had(tmp_path: Path, more:
         assert torch.equal(restored.streams[name].get_state(), stream.get_state())
 
 
+@pytest.mark.parametrize("gamma", [0.3, 0.95, 1.0])
+def test_a_momentum_that_has_decayed_for_long_is_restored_at_any_moment(
+    gamma: float, tmp_path: Path
+):
+    recipe, digits = small_recipe("digits-1fc-w", f"optimizer.gamma={gamma}"), data.load("digits")
+    saved = runs.build_trainer(recipe, digits, 0, CPU, "reference")
+    seen = []
+    for _ in range(8):
+        saved.epoch(lambda: False)
+        checkpoints.save(tmp_path, saved)
+        found = checkpoints.load(tmp_path, warn=pytest.fail)
+        assert found is not None
+        restored = runs.build_trainer(recipe, digits, 0, CPU, "reference")
+        checkpoints.restore(restored, *found)
+        after, before = (each.optimizers.bop.state for each in (restored, saved))
+        for mine, theirs in zip(after.values(), before.values(), strict=True):
+            assert torch.equal(mine["momentum"], theirs["momentum"])
+            assert mine["decay"] == theirs["decay"]
+            seen.append(theirs["decay"])
+    assert max(seen) > 1 or gamma == 1
+
+
 def test_a_run_of_0_1_on_a_gpu_does_not_go_on_on_a_cpu(tmp_path: Path):
     """It drew on the GPU; nothing is changed by the try, and the network can still be read."""
     recipe, digits = small_recipe("digits-1fc-w"), data.load("digits")
@@ -112,6 +134,7 @@ def _altered(**changes):
         (_altered(order=lambda o: o[1:]), "order is none of"),
         (_altered(random__sign=None), "random.sign is missing"),
         (_altered(decay=lambda d: {**d, "0": 0.0}), "decay of momentum.0 is 0.0"),
+        (_altered(decay=lambda d: {**d, "0": 2.0}), "decay of momentum.0 is 2.0"),
         (_altered(flips=lambda f: {**f, "0": -1}), "flips of momentum.0"),
         (_altered(position=lambda p: 10**9), "position=1000000000"),
         (_altered(position=lambda p: p + 1), "position=601: allowed is a multiple of 200"),

@@ -188,9 +188,10 @@ def _check(trainer: Trainer, tensors: Tensors, facts: Facts) -> None:
         if name.startswith("square.") and bool((tensors[name] < 0).any()):
             raise BinepError(f"checkpoint: {name} holds numbers below 0")
         decay, flips = (facts[key].get(name.partition(".")[2]) for key in ("decay", "flips"))
-        if not (isinstance(decay, float) and 0 < decay <= 1):
+        # It falls from 1, or from below 2 once a power of two was folded into the momentum.
+        if not (isinstance(decay, float) and 0 < decay < 2):
             raise BinepError(
-                f"checkpoint: decay of {name} is {decay!r}: allowed is above 0 up to 1"
+                f"checkpoint: decay of {name} is {decay!r}: allowed is above 0, below 2"
             )
         if not _is_count(flips):
             raise BinepError(f"checkpoint: flips of {name} are {flips!r}: allowed is a count")
