@@ -476,3 +476,13 @@ def test_who_waits_is_told_how_far_the_page_is(folder: Path, tmp_path: Path):
     told = []
     write_report([folder], tmp_path, device="cpu", images=20, say=told.append)
     assert [text[:6] for text in told[:-1]] == ["1 of 2", "2 of 2"] and "2 recipes" in told[-1]
+
+
+def test_a_run_on_data_of_ones_own_says_which(tmp_path: Path):
+    rows = "\n".join(f"{n % 3},{n % 5},{'ab'[n % 2]}" for n in range(40))
+    (tmp_path / "table.csv").write_text(f"one,two,label\n{rows}\n")
+    keys = [f'data.path="{tmp_path / "table.csv"}"', "network.dense=[4]", "training.epochs=1"]
+    runs.train(recipes.load("digits-1fc-w", keys), out=tmp_path, device="cpu")
+    (group,) = group_runs(open_runs([tmp_path]))
+    assert group.label.startswith("digits-1fc-w on table.csv")
+    assert group.summary == f"{tmp_path / 'table.csv'}: 32 training samples, 2 classes"

@@ -126,6 +126,14 @@ class Group:
         name = self.recipe.name
         return changes(self.recipe, recipes.load(name)) if name in recipes.names() else []
 
+    @property
+    def summary(self) -> str:
+        """What was trained, in one line."""
+        data = self.recipe.data
+        if data.path is None:
+            return self.recipe.summary
+        return f"{data.path}: {data.samples:,} training samples, {data.classes} classes"
+
     def error(self, split: str, readout: str = "average") -> Spread | None:
         return spread_at(self.counted, self.epoch, lambda line: line[f"{split}_error"][readout])
 
@@ -154,10 +162,10 @@ def _group(members: list[Run], everyone: list[list[Run]]) -> Group:
         for text in changes(recipe, recipes.load(recipe.name))
         if not text.startswith("training.epochs=")
     ]
+    path = recipe.data.path
+    name = recipe.name if path is None else f"{recipe.name} on {Path(path).name}"
     return Group(
-        label=recipe.name
-        if ships and apart != {"training.epochs"}
-        else " ".join([recipe.name, *values]),
+        label=name if ships and apart != {"training.epochs"} else " ".join([name, *values]),
         runs=[seeds[seed] for seed in sorted(seeds, key=lambda seed: (str(type(seed)), seed))],
         repeated=[run for run in members if run is not seeds[run.record.get("seed")]],
     )

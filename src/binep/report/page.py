@@ -188,7 +188,7 @@ def _group(index: int, group: Group, reading: Reading | str) -> Facts:
     return {
         "key": f"group-{index}",
         "label": group.label,
-        "summary": group.recipe.summary,
+        "summary": group.summary,
         "warnings": warnings,
         "figures": [
             _figure(f"g{index}-{n}", title, drawing, caption)
