@@ -127,6 +127,12 @@ def test_what_c_does_not_learn_by_is_refused(run: runs.Run, changes: dict, named
         learning_rule(other)
 
 
+def test_c_does_not_learn_by_bop_of_second_order(run: runs.Run):
+    other = replace(run.recipe, optimizer=replace(run.recipe.optimizer, sigma=0.1))
+    with pytest.raises(BinepError, match=r"learning in integers with optimizer\.sigma=0\.1"):
+        learning_rule(other)
+
+
 def test_eval_on_imperfect_hardware(run: runs.Run):
     good = run.metrics[-1]["test_error"]["average"]
     bad = ["--json", "--device", "cpu", "--set", "hardware.weight_errors=0.5"]

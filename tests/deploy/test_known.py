@@ -10,6 +10,7 @@ import torch
 from binep import ConvPool, Dense, HardSigmoid, Heaviside, Network
 from binep.core.couplings import Coupling
 from binep.core.dynamics import EnergyBased
+from binep.core.neurons import Winners
 from binep.core.weights import BinaryWeight
 from binep.deploy.export import store
 from binep.deploy.stored import StoredCoupling
@@ -111,6 +112,12 @@ STRANGERS = {
         "digits-1fc-wa",
         of_class(Flipped, lambda n: n.couplings[0].synapses),
         r"Flipped \(weight of coupling 0\)",
+    ),
+    "winners": ("digits-1fc-wa", change("neuron", Winners()), r"Winners \(neuron\)"),
+    "feedback": (
+        "digits-1fc-wa",
+        change("feedback", [1.0, 0.5]),
+        r"does not know feedback=\[1.0, 0.5\]: allowed is 1$",
     ),
     "network": ("digits-1fc-wa", of_class(Doubled, lambda n: n), r"Doubled \(network\)"),
 }
