@@ -35,7 +35,7 @@ def evaluate(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure a trained network on its data, or what is left of it on imperfect hardware.
+    """Measure a trained network on its data, or on simulated imperfect hardware.
 
     Example: binep eval runs/digits-1fc-w-seed0 --readout single
     """

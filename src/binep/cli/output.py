@@ -1,4 +1,4 @@
-"""What commands print, with which code they end, and what their help looks like."""
+"""What commands print, their exit codes, and the look of their help."""
 
 import io
 import json
@@ -26,14 +26,14 @@ def tell(text: object = "", end: str = "\n") -> None:
 
 
 def expect_any_reader() -> None:
-    """Let output go anywhere: what a stream's encoding lacks is escaped."""
+    """Allow any output stream: characters that its encoding lacks are escaped."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 class Voice:
-    """Tells who waits how things go, apart from the result, unless it is asked to be quiet."""
+    """Prints progress apart from the result, unless told to be quiet."""
 
     def __init__(self) -> None:
         self.quiet = False

@@ -322,7 +322,7 @@ def tune(
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     trials: Annotated[
         int | None,
-        typer.Option(help="Search with Optuna, from what the rule finds, until there are so many."),
+        typer.Option(help="Number of trials to search with Optuna, starting from the rule."),
     ] = None,
     storage: Annotated[
         str | None,

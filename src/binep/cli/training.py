@@ -91,7 +91,7 @@ def train(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train a network: binary weights and more, by Equilibrium Propagation.
+    """Train a network with binary weights by Equilibrium Propagation.
 
     Without a RECIPE this trains digits-1fc-w, a small network on digits that ship with binep.
 
@@ -219,11 +219,12 @@ def _tell_outcome(run: Any, words: list[str], quiet: bool) -> None:
 
 def list_runs(
     folders: Annotated[
-        list[Path] | None, typer.Argument(metavar="[FOLDER...]", help="Where runs are.")
+        list[Path] | None,
+        typer.Argument(metavar="[FOLDER...]", help="Folders that hold runs. [default: runs]"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the runs that there are: their state, epochs, errors and age.
+    """List runs with their state, epochs, errors and age.
 
     Example: binep runs
     """

@@ -1,4 +1,4 @@
-"""What a packed file may say of its network, and whether a network may be as large as it says.
+"""What a packed file may say of its network, and the limits on its size.
 
 `NETWORK` and `COUPLING` give every key its kind; `docs/format.md` has the same words. A seal proves
 that a file is as it was written, not who wrote it: all of this is checked before any number is
@@ -161,7 +161,7 @@ COUPLING: dict[str, Kind] = {
 
 
 def check_facts(facts: Any) -> None:
-    """See that every key of a network's description is there and holds what it may."""
+    """Check that every key of a network's description is there and has an allowed value."""
     _check_keys(facts, NETWORK, "the network")
     for n, coupling in enumerate(facts["couplings"]):
         _check_keys(coupling, COUPLING, f"coupling {n}")
@@ -180,7 +180,7 @@ def _check_keys(facts: Any, known: Mapping[str, Kind], where: str) -> None:
 
 
 def check_network(network: "StoredNetwork") -> None:
-    """See that the parts fit each other, and that no sample takes too much memory or time."""
+    """Check that the parts fit each other, and that no sample takes too much memory or time."""
     _check_input(network)
     _check_dynamics(network)
     _check_cost(network)
@@ -199,7 +199,7 @@ def _check_input(network: "StoredNetwork") -> None:
 
 
 def _check_dynamics(network: "StoredNetwork") -> None:
-    """See that neurons, dynamics and the order in which layers move go together."""
+    """Check that neurons, dynamics and the order in which layers move go together."""
     bits = {"prototypical": (False,), "energy": (False, True), "hopfield": (True,)}
     dynamics, updates = network.dynamics, network.updates
     if network.binary not in bits[dynamics] or updates != ONLY.get(dynamics, updates):
@@ -220,7 +220,7 @@ def _check_cost(network: "StoredNetwork") -> None:
 
 
 def _check_sizes(network: "StoredNetwork") -> None:
-    """See that each coupling fits the layer below, and what all of them take."""
+    """Check that each coupling fits the layer below, and that all of them fit the limits."""
     shape, products = tuple(network.input_shape), 0
     neurons = math.prod(shape)
     for n, coupling in enumerate(network.couplings):

@@ -206,7 +206,7 @@ def _ship(shipment: Shipment, to: Path, format: str) -> list[Path]:
 
 
 def _check_unmixed(to: Path, written: Iterable[Path]) -> None:
-    """See that a folder holds no files but those that are written once more.
+    """Check that a folder holds no files but those that will be written again.
 
     Packed files stand for themselves: any number of them may share a folder.
     """

@@ -63,7 +63,7 @@ def why_not(network: StoredNetwork) -> str | None:
 
 @dataclass(frozen=True)
 class Decisions:
-    """How the resting decisions of one layer, `drive >= 1/2`, compare with float32's.
+    """How one layer's decisions at rest, `drive >= 1/2`, compare with float32's.
 
     Attributes:
         layer: counted from 1. neurons: how many of them were compared, all unless they are many.

@@ -1,4 +1,4 @@
-"""Bit-packed sums, compiled by Numba: AND and popcount, 64 synapses a word."""
+"""Bit-packed sums, compiled by Numba: AND and popcount, 64 synapses per word."""
 
 from typing import Any
 

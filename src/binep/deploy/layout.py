@@ -14,7 +14,7 @@ WORD = 32
 
 
 def words(bits: int, word: int = WORD) -> int:
-    """How many words so many bits take."""
+    """Number of words for a number of bits."""
     return -(-bits // word)
 
 

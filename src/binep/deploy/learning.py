@@ -1,4 +1,4 @@
-"""Learning in integers, an image at a time: the definition of what the C program learns.
+"""Learning in integers, one image at a time: the definition of what the C program learns.
 
     M <- M - sign(span) (correlation[plus] - correlation[minus])       one image's gradient
     flip w  where |M| > Theta and sign(M) = sign(w)        Theta = tau |span| batch size / gamma

@@ -120,7 +120,7 @@ def read_index(content: bytes, where: str) -> dict[str, dict[str, Any]]:
 
 
 def _download(name: str, remote: Sequence[Remote], cache: Path) -> Path | set[str]:
-    """The model out of the first place that delivers it; or, if none knows it, what they have."""
+    """The model from the first place that delivers it; or, if none has it, the names they have."""
     failures, known = list[str](), set[str]()
     with tempfile.TemporaryDirectory() as folder:
         for place in remote:

@@ -20,7 +20,7 @@ LARGEST_BATCH = 256
 
 
 class Relaxer(ABC):
-    """A stored network in one of the arithmetics, which say how sums become drives, and states.
+    """A stored network in one arithmetic, which defines how sums become drives and states.
 
     Attributes:
         kernels: of `find_kernels`, see `Sums`.
@@ -51,7 +51,7 @@ class Relaxer(ABC):
 
     @abstractmethod
     def advance(self, s: Array, drive: Array, nudge: Array | None = None) -> Array:
-        """The state one step on."""
+        """The next state."""
 
     def sums(self) -> list[Sums]:
         """The sums of all couplings, of their present weights."""
@@ -95,7 +95,7 @@ class Relaxer(ABC):
         return Batch(self, self.sums(), self.inputs(images))
 
     def _relaxed(self, images: Array, steps: int) -> Iterator[State]:
-        """The states after so many steps, a few samples at a time."""
+        """The states after `steps` steps, a few samples at a time."""
         x, sums, size = self.inputs(images), self.sums(), self._batch_size()
         if len(x) == 0:
             raise BinepError("no images: allowed is a batch of at least 1")
@@ -121,7 +121,7 @@ class Relaxer(ABC):
 
 
 class Batch:
-    """A mini-batch while it relaxes: its states, and the drives that its activity exerts.
+    """A relaxing mini-batch: its states, and the drives due to its activity.
 
     A drive is computed again only for the samples whose activity has changed: that is exact, and
     with binary activations most of them soon do not.

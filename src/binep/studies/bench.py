@@ -293,7 +293,7 @@ class _Subject:
 def _dataset(
     recipe: Recipe, device: torch.device, data_dir: Folder | None, say: Say
 ) -> tuple[Dataset, str]:
-    """The recipe's data if they are on this machine, else made-up images; and which they are."""
+    """The recipe's data if they are on this machine, else made-up images; and which of the two."""
     source = recipe.source
     try:
         return recipe.load_data(data_dir=data_dir, offline=True).to(device), recipe.data.name
@@ -312,7 +312,7 @@ def _dataset(
 
 
 def mini_batches(recipe: Recipe, dataset: Dataset, streams: Streams) -> MiniBatches:
-    """Endless whole mini-batches of the training set, shuffled and augmented as in training."""
+    """An endless stream of whole mini-batches, shuffled and augmented as in training."""
     size = recipe.training.batch_size
     if size > len(dataset.train):
         raise BinepError(
@@ -362,7 +362,7 @@ def _activity(engine: Engine) -> Activity | None:
 
 
 def _seconds(engine: Engine, batches: Sequence[tuple[Tensor, Tensor]]) -> tuple[float, Tally]:
-    """How long some mini-batches take together, to the end; and what they counted."""
+    """Seconds that some mini-batches take together, and what they counted."""
     if isinstance(engine, TakesMany) and len(batches) == engine.at_once > 1:
         x, labels = (torch.cat(parts) for parts in zip(*batches, strict=True))
         began = time.perf_counter()

@@ -30,7 +30,7 @@ CLAIMS = "claims.toml"
 
 @dataclass(frozen=True)
 class Ours:
-    """Runs beside a cell of the paper: called what, where, and what differs from the paper's."""
+    """Runs beside a cell of the paper: their name, place, and what differs from the paper's."""
 
     name: str
     runs: str

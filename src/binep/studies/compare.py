@@ -183,7 +183,7 @@ def compare(
 
 
 def _with_earlier(variant: Variant, earlier: Sequence[Variant]) -> Variant:
-    """The variant with what earlier calls have already trained of it."""
+    """The variant with the trials that earlier calls have trained."""
     found = replace(variant, trials=list(variant.trials))
     for old in earlier:
         if _alike(old, variant):
@@ -193,7 +193,7 @@ def _with_earlier(variant: Variant, earlier: Sequence[Variant]) -> Variant:
 
 
 def _take_over(run: Run, variants: Sequence[Variant], epochs: int) -> None:
-    """Make a run on disk a trial of its variant, or say why it is none."""
+    """Make a run on disk a trial of its variant, or say why it cannot be one."""
     if len(run.metrics) < epochs:
         raise BinepError(
             f"{run.folder} has {len(run.metrics)} epochs: allowed are at least {epochs}"
@@ -210,7 +210,7 @@ def _take_over(run: Run, variants: Sequence[Variant], epochs: int) -> None:
 
 
 def _alike(one: Variant, other: Variant) -> bool:
-    """Whether two train the same; for how many epochs is the choice's matter."""
+    """Whether two recipes train the same, whatever their number of epochs."""
     first, second = settings(one.recipe), settings(other.recipe)
     return all(second[key] == value for key, value in first.items() if key != "training.epochs")
 
@@ -268,7 +268,7 @@ class _Saying(Watcher):
 
 
 def _trial(seed: int, lines: list[dict[str, Any]], where: dict[str, Any]) -> dict[str, Any]:
-    """What is kept of a training: its lines of metrics in short, and where it was made."""
+    """The trial of a training: its metrics in short, and where it was made."""
     return {
         "seed": seed,
         "validation_error": [line["test_error"]["average"] for line in lines],
@@ -350,7 +350,7 @@ def read_choice(path: Path) -> Choice:
 
 
 def standing(choice: Choice) -> str:
-    """What the recipe that ships now has to do with a choice that was made some time ago."""
+    """How the recipe that ships now relates to a choice made earlier."""
     shipping = [v for v in choice.variants if v.recipe.name in recipes.names()]
     changed = [changes(v.recipe, held_out(recipes.load(v.recipe.name))) for v in shipping]
     like = [v.label for v, keys in zip(shipping, changed, strict=True) if not keys]

@@ -1,4 +1,4 @@
-"""The pages of docs/results, and all that is made of a folder of evidence: written, or checked.
+"""The pages of docs/results and everything else made from evidence: written, or checked.
 
 RESULTS.md                     see `results_page`
 docs/results/index.md          all tables, with training errors and wall times
@@ -204,7 +204,7 @@ def _at(mine: list[Run], epoch: int, split: str) -> str:
 
 
 def _drawn(evidence: Evidence) -> dict[str, Any]:
-    """What draws each figure that there is something to draw for."""
+    """A function for each figure that has data to draw."""
     studies = {study.name: study for study in _shown_studies(evidence)}
     trained = trained_recipes(evidence)
     return {
@@ -280,7 +280,7 @@ def choice_files(evidence: Evidence) -> list[Path]:
 
 
 def _tuning(evidence: Evidence) -> list[str]:
-    """Where `binep tune` comes to from rates that are far off."""
+    """What `binep tune` finds from rates that are far off."""
     path = evidence.folder / "tuning.json"
     if not path.is_file():
         return []

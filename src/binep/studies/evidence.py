@@ -88,7 +88,7 @@ def _takes_one_or_many(hint: Any) -> bool:
 
 
 def _unsaid(key: Field) -> Any:
-    """What a recipe means that does not say a key: what was done before there was the key."""
+    """The value of a key that a recipe does not mention: what was done before the key existed."""
     if "before" in key.metadata:
         return key.metadata["before"]
     return key.default_factory() if key.default_factory is not MISSING else key.default
@@ -121,7 +121,7 @@ def write_result(run: Run, to: str | Path) -> Path:
 
 
 def _check_continues(run: Run, published: Run) -> None:
-    """See that a run begins with all of the epochs that were published of it."""
+    """Check that a run begins with all of its published epochs."""
     known = published.metrics
     if len(known) > len(run.metrics):
         raise BinepError(
@@ -161,7 +161,7 @@ def without_none(table: dict[str, Any]) -> dict[str, Any]:
 
 
 def rounded(value: Any) -> Any:
-    """Numbers with as many digits as mean something."""
+    """Numbers rounded to their significant digits."""
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}")
     if isinstance(value, dict):
@@ -343,7 +343,7 @@ REACHED = ("recipe", "test", "test_sd", "best", "train", "n", "epochs", "seconds
 
 @dataclass(frozen=True)
 class Reached:
-    """What the runs of a recipe, exactly as it ships, came to after their last epoch.
+    """The results of a recipe's runs, exactly as it ships, after their last epoch.
 
     Attributes:
         test, test_sd: test error in per cent, mean and sample standard deviation (None for n = 1).

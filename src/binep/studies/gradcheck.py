@@ -289,7 +289,7 @@ class _Bench:
 def _compare(
     bench: _Bench, steps: int, betas: list[float], generator: torch.Generator
 ) -> tuple[list[Agreement], list[Trace]]:
-    """Take all nudged phases one step at a time, comparing as they go: nothing large is kept."""
+    """Run all nudged phases step by step and compare as they go, keeping nothing large."""
     probes = _probes(bench.bptt(steps), generator)
     traces = [Trace(n, name, [], []) for n, name, _, _ in probes]
     agreements: dict[tuple[str, float, str], Agreement] = {}

@@ -1,4 +1,4 @@
-"""The paper's tables and figures as studies: which cells they have, and what stands in each.
+"""The paper's tables and figures as studies: their cells, and the paper's number in each.
 
 A study is a list of cells; a cell is a recipe, perhaps with a few keys changed, and the epoch to
 read its errors at. Studies share runs where they share recipes. What the paper reports stands in

@@ -1,4 +1,4 @@
-"""Planning: what several processes would cost and bring, from sizes, latency and bandwidth.
+"""Planning: cost and gain of several processes, from sizes, latency and bandwidth.
 
 A mini-batch in N processes takes
 
@@ -105,7 +105,7 @@ def efficiency(relax: float, learn: float, talk: float) -> float:
 
 
 def memory(synapses: int, engine: str = "reference", processes: int = 1) -> int:
-    """Bytes that a network takes at the most while it is trained on a CPU, in each process.
+    """Upper bound on the bytes of each process while a network is trained on a CPU.
 
     Kept are 4 bytes of a sign and 4 of a momentum; the rest is there for moments, while weights are
     drawn, or a gradient is made. Processes that share a training hold contrasts besides, and as

@@ -38,7 +38,7 @@ LETTERS = 13  # of a figure's title, an inch
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of `reproduce`: the study's runs, whether all are finished, and the table."""
+    """The result of `reproduce`: the study's runs, whether all are finished, and the table."""
 
     study: Study
     runs: list[Run]
@@ -107,7 +107,7 @@ Place = str | Path | Evidence
 
 @dataclass(frozen=True)
 class Found:
-    """The runs of a cell that are there.
+    """The existing runs of a cell.
 
     Attributes:
         planned: the epoch to read them at. epoch: at which they are read, which is earlier if none

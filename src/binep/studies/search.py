@@ -1,4 +1,4 @@
-"""Search: gamma and tau of every coupling by Optuna, from what the rule of pi finds.
+"""Search for gamma and tau of every coupling by Optuna, starting from the rule of pi.
 
 The rule (see `tune`) gives the rates that the first trial has, and the prior of the others: each
 rate is searched within a factor of `SPAN`, in logarithms, and the sampler, a tree-structured Parzen
@@ -41,7 +41,7 @@ def search(
     epochs: int = 3,
     watch: Callable[[Trial], None] = lambda trial: None,
 ) -> Tuned:
-    """Go on with the study of a recipe, or begin it, until it has so many trials.
+    """Continue or begin the study of a recipe until it has the given number of trials.
 
     Args:
         trials: in all, those of other processes and of earlier calls included.
@@ -99,7 +99,7 @@ def _optuna() -> Any:
 
 
 def _name(recipe: Recipe, epochs: int, seed: int) -> str:
-    """What a study is called: only trials that can be compared are of the same one."""
+    """The name of a study: only trials that can be compared share one."""
     return f"{recipe.name}-{recipe_hash(recipe)}-epochs{epochs}-seed{seed}"
 
 
@@ -156,7 +156,7 @@ def _storage(optuna: Any, storage: str | Path) -> Any:
 
 
 def _database(optuna: Any, url: str) -> Any:
-    """A database, whose tables are made if there are none; another process may do so meanwhile."""
+    """A database; its tables are made if missing, which another process may do meanwhile."""
     for left in reversed(range(TRIES)):
         try:
             return optuna.storages.RDBStorage(url)

@@ -1,4 +1,4 @@
-"""Tuning by pi: gamma and tau of every coupling, found by watching how many weights flip.
+"""Tuning by pi: gamma and tau of every coupling, from how many weights flip.
 
 The paper's rule: pi, the logarithm of the share of weights that flip in an epoch, should start
 between -5 and 0 and fall below -5 as training goes on. What decides it is `tau / gamma`: as long as
@@ -80,7 +80,7 @@ def tune(
     epochs: int = 3,
     watch: Callable[[Trial], None] = lambda trial: None,
 ) -> Tuned:
-    """Find gamma and tau of every coupling, from those of a recipe on, however wrong they are.
+    """Find gamma and tau of every coupling, starting from a recipe's, however wrong they are.
 
     Args:
         batches: mini-batches of a probe, at most an epoch.
@@ -127,7 +127,7 @@ class Rates:
         return Rates(self.gamma, moved)
 
     def remembering(self, factor: float) -> "Rates":
-        """Memories that many times as long, with the same `tau / gamma`."""
+        """Rates whose memory is `factor` times as long, with the same `tau / gamma`."""
         return Rates(
             [_short(g / factor) for g in self.gamma], [_short(t / factor) for t in self.tau]
         )
@@ -229,7 +229,7 @@ class Tuner:
         return pi
 
     def compare(self, candidates: Sequence[Rates], epochs: int) -> Rates:
-        """Train all, after each epoch only the better half on; returns the best of the last."""
+        """Train all, after each epoch only the better half; returns the best of the last."""
         distinct = {str(rates): rates for rates in candidates}.values()
         running = [(rates, self._trainer(rates)) for rates in distinct]
         for epoch in range(1, epochs):
@@ -240,14 +240,14 @@ class Tuner:
         return self._calmest(last)
 
     def best_memory(self, rates: Rates, epochs: int) -> Rates:
-        """The rates with the longest memory that is good: what is short forgets, and is noisy."""
+        """The good rates with the longest memory: a short one forgets and is noisy."""
         tried = [rates.remembering(factor) for factor in MEMORIES]
         trials = [self._train(each, epochs) for each in tried if max(each.gamma) <= 1]
         longest = min(self._good(trials), key=lambda trial: sum(trial.gamma))
         return Rates(longest.gamma, longest.tau)
 
     def better(self, start: Rates, found: Rates, epochs: int) -> Rates:
-        """What was found, unless the rates that all began with read fewer images wrong."""
+        """What was found, unless the initial rates have a lower error."""
         errors = [self._train(each, epochs).validation_error for each in (start, found)]
         return start if errors[0] < errors[1] else found
 
@@ -257,7 +257,7 @@ class Tuner:
         return Rates(calmest.gamma, calmest.tau)
 
     def _good(self, trials: Sequence[Trial]) -> list[Trial]:
-        """Those as good on the validation images as the best, but for chance.
+        """Those whose validation error differs from the best only by chance.
 
         Chance: half the standard deviation of an error that is counted on so few images, since all
         are counted on the same.
@@ -334,7 +334,7 @@ class _Bracket:
     high: float = math.inf
 
     def factor(self, tau: float, pi: float, aim: float) -> float:
-        """What to move tau by next: 1 if pi is close to its aim.
+        """The next factor on tau: 1 if pi is close to its aim.
 
         >>> bracket = _Bracket()
         >>> bracket.factor(1e-7, pi=-9.0, aim=-2.5), round(bracket.factor(1e-8, -1.9, -2.5), 2)

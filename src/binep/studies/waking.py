@@ -1,4 +1,4 @@
-"""A start that is alive: gains and biases that wake each layer up, and taus that fit its gradients.
+"""An active start: gains and biases that make each layer respond, and taus that fit its gradients.
 
 A network of binary neurons that starts with all images on the same neurons has nothing to learn
 from. So before training, on a few training images, layer by layer from the input on and over again:
@@ -133,7 +133,7 @@ def _rest(network: Network, x: Tensor) -> tuple[Clamped, list[Tensor], list[Tens
 
 
 def _measured(network: Network, x: Tensor) -> tuple[list[float], list[float]]:
-    """Of each layer the share that is on, and the spread of what comes from below."""
+    """The share of each layer that is on, and the spread of its drive from below."""
     clamped, _, sent = _rest(network, x)
     spreads = [_spread(network, n, [clamped.x, *sent][n]) for n in range(len(sent))]
     return [bits.float().mean().item() for bits in sent], spreads
@@ -141,7 +141,7 @@ def _measured(network: Network, x: Tensor) -> tuple[list[float], list[float]]:
 
 @torch.no_grad()
 def _spread(network: Network, n: int, below: Tensor) -> float:
-    """Standard deviation over images of what comes from below, mean over neurons."""
+    """Standard deviation over images of the drive from below, averaged over neurons."""
     drive, _ = network.couplings[n].up(below)
     return drive.flatten(1).std(0).mean().item()
 

@@ -1,4 +1,4 @@
-"""Checkpoints: all that a run needs to go on as if it had never stopped.
+"""Checkpoints: everything a run needs to resume as if it had never stopped.
 
 A checkpoint is two files: `NAME.safetensors` with the tensors (weights as bits, momenta, biases,
 alphas, the states of all random streams, the epoch's order of samples) and `NAME.json` with the
@@ -59,7 +59,7 @@ def save(folder: Path, trainer: Trainer, run: Facts | None = None) -> Path:
 
 
 def tidy(folder: Path) -> None:
-    """Remove what is older than the checkpoints to be kept, and what a kill left of others."""
+    """Remove checkpoints older than those to keep, and remains of interrupted writes."""
     for old in _found(folder)[KEPT:]:
         _remove(old)
     _remove_orphans(folder)
@@ -68,7 +68,7 @@ def tidy(folder: Path) -> None:
 def load(
     folder: Path, warn: Callable[[str], None], *, newest: bool = False
 ) -> tuple[Tensors, Facts] | None:
-    """The newest checkpoint that is whole; damaged ones are named to `warn` and passed over.
+    """The newest whole checkpoint; damaged ones are reported to `warn` and skipped.
 
     None if there is none; an error if there are some and all are damaged, or with `newest` if
     the newest is.
@@ -174,7 +174,7 @@ def restore_network(network: Network, tensors: Tensors) -> None:
 
 
 def _check(trainer: Trainer, tensors: Tensors, facts: Facts) -> None:
-    """See that a checkpoint is of a trainer like this one, in every shape, type and number."""
+    """Check that a checkpoint fits this trainer in every shape, type and number."""
     stored = trainer.network.stored()
     _check_tensors(stored, tensors)
     known = {*stored, *(f"random.{name}" for name in trainer.streams)}
@@ -213,7 +213,7 @@ def _check(trainer: Trainer, tensors: Tensors, facts: Facts) -> None:
 
 
 def _check_facts(trainer: Trainer, facts: Facts) -> None:
-    """See that the numbers of a checkpoint are what such a trainer could have written."""
+    """Check that a trainer like this could have written the numbers of a checkpoint."""
     position, size = facts.get("position", -1), trainer.batch_size
     binary = sum(coupling.binary for coupling in trainer.network.couplings)
     checks: dict[str, tuple[bool, str]] = {
@@ -264,7 +264,7 @@ def _is_tally(value: Any, binary: int) -> bool:
 
 
 def _check_stream(name: str, tensors: Tensors) -> None:
-    """See that a tensor is the state of a random stream: by trying it on one of nobody's."""
+    """Check that a tensor is the state of a random stream, by trying it on a spare one."""
     state = tensors.get(name)
     if state is None:
         raise BinepError(f"checkpoint: {name} is missing")
@@ -366,7 +366,7 @@ def _remove(path: Path) -> None:
 
 
 def _remove_orphans(folder: Path) -> None:
-    """Remove tensors without their JSON: what a write or a removal that was cut off left behind."""
+    """Remove tensors without their JSON, left by an interrupted write or removal."""
     for blob in folder.glob("checkpoint-*.safetensors"):
         if not blob.with_suffix(".json").exists():
             with suppress(OSError):

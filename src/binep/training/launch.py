@@ -123,7 +123,7 @@ class Calls:
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        """Surrounds what waits for the others: says who has not answered if that fails."""
+        """A context for waiting on the others: if it fails, says who has not answered."""
         began = time.monotonic()
         try:
             yield
@@ -133,7 +133,7 @@ class Calls:
             self._fail(time.monotonic() - began, error)
 
     def _fail(self, waited: float, error: Exception) -> NoReturn:
-        """Whoever also noticed says so; who does not is the one that is missing."""
+        """Those that notice report it; the one that does not is missing."""
         missing: list[int] = []
         with suppress(Exception):
             self.store.set(f"noticed/{self.rank}", b"1")
@@ -188,7 +188,7 @@ class Team:
 
     @contextmanager
     def leading(self) -> Iterator[None]:
-        """Surrounds what only the leader does: if that fails, the others end too."""
+        """A context for what only the leader does: if it fails, the others end too."""
         if self.calls is None:
             yield
             return

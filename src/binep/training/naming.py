@@ -1,4 +1,4 @@
-"""What runs are called: after their recipe, after what was changed in it, or as somebody says."""
+"""Names of runs: their recipe's and what was changed in it, or a given one."""
 
 import hashlib
 import json
@@ -64,7 +64,7 @@ def _value(recipe: Recipe, path: str) -> Any:
 
 
 def _compact(key: str, value: Any) -> str:
-    """A value in few letters, all of which any file system takes."""
+    """A value in few characters that every file system allows."""
     if key == "data.path":
         value = Path(value).name
     if isinstance(value, list) and all(item == value[0] for item in value):

@@ -12,7 +12,7 @@ from binep.training.trainer import Trainer
 
 
 class Watcher:
-    """Hears of everything that happens in a run, and by default does nothing with it."""
+    """Is told of everything that happens in a run; does nothing by default."""
 
     def begin(self, name: str, trainer: Trainer, epochs: int) -> None:
         """Training (again) begins; `trainer.progress` says where."""
@@ -24,7 +24,7 @@ class Watcher:
         """An epoch is done; `line` is its line of metrics."""
 
     def say(self, text: str) -> None:
-        """Something a person should know, once."""
+        """A message for the user."""
 
     def end(self) -> None:
         """Training has ended or stopped."""
@@ -41,7 +41,7 @@ def summary(line: dict[str, Any]) -> str:
 
 
 class QuietWatcher(Watcher):
-    """Says nothing but what a person should know."""
+    """Prints messages for the user only."""
 
     def say(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)

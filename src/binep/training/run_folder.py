@@ -125,7 +125,7 @@ def fingerprint_of(recipe: Recipe, dataset: Dataset) -> str | None:
 
 
 def check_same_data(folder: Path, record: dict[str, Any], recipe: Recipe, mark: str | None) -> None:
-    """See that data of one's own are still those that the run was trained on."""
+    """Check that your own data are still those that the run was trained on."""
     seen = record.get("data_fingerprint")
     if mark is not None and seen is not None and seen != mark:
         raise BinepError(
@@ -181,7 +181,7 @@ def is_run(folder: Path) -> bool:
 
 
 def summary_of(folder: Path) -> dict[str, Any]:
-    """What a list of runs says of one; of a run that cannot be read, why."""
+    """A run's line in a list of runs; if it cannot be read, the reason."""
     try:
         run = open_run(folder)
     except BinepError as error:
@@ -200,7 +200,7 @@ def summary_of(folder: Path) -> dict[str, Any]:
 
 
 def _state(run: Run) -> str:
-    """Of a run with epochs left: whether a process trains it, as its folder's claim tells."""
+    """State of an unfinished run: whether a process trains it, by its folder's lock."""
     try:
         with claimed(run.folder):
             return "stopped"
@@ -272,7 +272,7 @@ def _read_recipe(folder: Path) -> tuple[Recipe, bool]:
 
 
 def check_belongs(run: Run, facts: dict[str, Any]) -> None:
-    """See that a checkpoint is of this run: its seed, recipe and data, and its metrics so far."""
+    """Check that a checkpoint belongs to this run: seed, recipe, data and metrics so far."""
     of, epochs = facts.get("run"), facts.get("epoch")
     if of is None:  # of version 0.1
         return
@@ -308,7 +308,7 @@ def check_belongs(run: Run, facts: dict[str, Any]) -> None:
 
 
 def differences_so_far(old: Recipe, new: Recipe, epochs: int) -> list[str]:
-    """In what two recipes would have trained differently, up to the epoch after so many."""
+    """What differs between two recipes in the epochs trained so far."""
     same_rates = all(old.rates(n) == new.rates(n) for n in range(epochs + 1))
     free = (
         "name",

@@ -1,4 +1,4 @@
-"""How a run is made: begun, gone on with, branched off; in one process or in several.
+"""How a run is made: begun, resumed or branched off, in one process or several.
 
 What lies in a run's folder, and how it is read, stands in `run_folder`.
 """
@@ -277,7 +277,7 @@ def build_trainer(
 
 @contextmanager
 def fitting_threads(trainer: Trainer) -> Iterator[None]:
-    """One thread for a network so small that a second is woken up in vain; else torch's own choice.
+    """One thread for a network too small for a second one to help; else torch's own choice.
 
     Whoever sets OMP_NUM_THREADS has chosen already. An engine with own threads gets them all.
     """
@@ -300,7 +300,7 @@ def fitting_threads(trainer: Trainer) -> Iterator[None]:
 def check_earlier(
     recipe: Recipe, seed: int, folder: Path, *, resume: bool, overwrite: bool = False
 ) -> None:
-    """See that what is in the run's folder, if anything, is an earlier part of the same run."""
+    """Check that the run's folder is empty or holds an earlier part of the same run."""
     if resume and overwrite:
         raise BinepError("resume and overwrite: allowed is one of the two")
     if not is_run(folder) or overwrite:
@@ -314,20 +314,20 @@ def check_earlier(
 
 
 def check_there(folders: Sequence[Path]) -> None:
-    """See that there is a run to go on with in one of some folders."""
+    """Check that one of some folders has a run to resume."""
     if not any(map(is_run, folders)):
         raise BinepError(f"{folders[0]} holds no run to resume: allowed is to begin one")
 
 
 def _remove(folder: Path) -> None:
-    """Remove a run, unless a process trains it; a folder that is none stays as it is."""
+    """Remove a run unless a process trains it; other folders are left alone."""
     if is_run(folder):
         with claimed(folder), telling("remove", folder):
             shutil.rmtree(folder)
 
 
 def _check_part_of(recipe: Recipe, seed: int, folder: Path) -> None:
-    """See that the recipe, so far, would have trained this seed as the run in the folder was.
+    """Check that the recipe would have trained this seed as the run in the folder so far.
 
     Rates may differ in what is yet to come: in epochs after the one in which the run stands.
     """
@@ -474,7 +474,7 @@ def _train(
 
 
 def _check_finite(line: dict[str, Any], name: str) -> None:
-    """See that an epoch's numbers are numbers: of a network that diverges nothing is saved."""
+    """Check that an epoch's numbers are finite: a network that diverges is not saved."""
     wrong = [key for key in ("loss", "test_loss", "residual") if not math.isfinite(line[key])]
     if wrong:
         raise BinepError(
@@ -493,7 +493,7 @@ def _begin_record(
     team: Team,
     data: str | None,
 ) -> dict[str, Any]:
-    """What makes a result believable: when it was begun, and where its epochs were trained.
+    """The record of a new run: when it began, and where its epochs are trained.
 
     Times are added up. `before` lists where earlier epochs were trained, if elsewhere or with other
     versions; a run that has no epoch left stays as it is.

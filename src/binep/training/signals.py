@@ -1,4 +1,4 @@
-"""What signals ask of the trainings of a process: to save and end, or to save and go on.
+"""What signals ask of a process's trainings: save and end, or save and continue.
 
 Ctrl-C, SIGTERM (a scheduler) and SIGHUP (a terminal that closes) let the current mini-batch finish,
 save, and end; a second one ends at once. SIGUSR1 saves and goes on. Windows has only some of them.

@@ -1,4 +1,4 @@
-"""Training: mini-batches, epochs, and the state that lets both be interrupted anywhere."""
+"""Training: mini-batches, epochs, and a state that can be interrupted anywhere."""
 
 import hashlib
 import math
@@ -140,7 +140,7 @@ class Trainer:
         self.progress.tally += self.engine.collect()
 
     def settle(self) -> None:
-        """Bring progress up to date: now a checkpoint can be taken."""
+        """Bring progress up to date, so that a checkpoint can be taken."""
         self.collect()
         now = time.perf_counter()
         self.progress.seconds += now - self._clock

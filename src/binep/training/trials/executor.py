@@ -106,7 +106,7 @@ def _trains(recipe: Recipe) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a trial.
+    """The outcome of a trial.
 
     Attributes:
         run: as it stands; None if nothing was trained.
