@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from binep.core.gradients import BackpropThroughTime, EquilibriumPropagation, Phases
     from binep.core.homeostasis import Homeostasis
     from binep.core.network import Network
-    from binep.core.neurons import HardSigmoid, Heaviside
-    from binep.core.optim import Bop, assign_optimizers
+    from binep.core.neurons import HardSigmoid, Heaviside, Winners
+    from binep.core.optim import Bop, SecondOrderBop, assign_optimizers
     from binep.core.relaxation import Nudge, Relaxation, relax
     from binep.core.saving import save
     from binep.deploy.runtime import load
@@ -38,6 +38,8 @@ __all__ = [
     "Nudge",
     "Phases",
     "Relaxation",
+    "SecondOrderBop",
+    "Winners",
     "assign_optimizers",
     "load",
     "relax",
@@ -62,6 +64,8 @@ _HOME = {
     "Nudge": "core.relaxation",
     "Phases": "core.gradients",
     "Relaxation": "core.relaxation",
+    "SecondOrderBop": "core.optim",
+    "Winners": "core.neurons",
     "assign_optimizers": "core.optim",
     "load": "deploy.runtime",
     "relax": "core.relaxation",
