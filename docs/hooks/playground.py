@@ -5,6 +5,7 @@ digits that come with the package, in seconds. The run stays in `build/playgroun
 changes. The repository holds neither weights nor images.
 """
 
+import contextlib
 import functools
 import logging
 import tempfile
@@ -47,7 +48,8 @@ def trained() -> runs.Run:
     """The finished run of the first recipe whose data are there."""
     recipe = _recipe()
     folder = FOLDER / run_name(recipe, seed=0)
-    if folder.is_dir():
+    # A run of an older version may not be readable any more: then it is trained anew.
+    with contextlib.suppress(BinepError):
         run = runs.open_run(folder)
         if run.finished and recipes.plain(run.recipe) == recipes.plain(recipe):
             return run
