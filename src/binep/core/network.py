@@ -112,10 +112,10 @@ class Network(nn.Module):
         usual_neuron = Heaviside() if dynamics == "hopfield" else HardSigmoid()
         self.neuron = of_layers(usual_neuron if neuron is None else neuron, len(self.relaxing))
         self.updates = _updates(updates, dynamics)
-        self.feedback = _feedback(feedback, len(couplings))
         choose(nudged_sends, SENDS, "nudged_sends")
         self.per_class, self.classes = per_class, classes
         self.shapes = _chain_shapes(tuple(input_shape), couplings)
+        self.feedback = _feedback(feedback, len(couplings))
         self._check_output()
         for neuron, layer in zip(self.neurons, self.layer_shapes, strict=True):
             getattr(neuron, "check_layer", lambda shape: None)(layer)
