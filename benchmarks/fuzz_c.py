@@ -6,7 +6,7 @@ undefined behaviour.
 Three small networks: convolutions of bits that go on learning, a dense one of bits without states,
 and one of real activations. What libFuzzer makes up is the file of test vectors, see `fuzz_c.c`;
 seeds are good files for each way to call the program. Exit codes other than 0, 1 and 2, a word of
-the sanitizers, a leak, 10 seconds or 512 MB are findings. Needs clang (apt install clang); lines of
+the sanitizers, a minute or 2 GB are findings. Needs clang (apt install clang); lines of
 the program that the inputs reach are counted where llvm-cov is there.
 """
 
@@ -32,7 +32,10 @@ from binep.training import runs
 
 HARNESS = Path(__file__).with_suffix(".c")
 CALLS = 9  # ways to call the program that the harness knows
-LIMITS = ["-timeout=10", "-rss_limit_mb=512", "-max_len=4096", "-close_fd_mask=3"]
+# The program takes no memory of its own, and who looks for leaks has to stop processes, which not
+# every machine allows.
+LIMITS = ["-timeout=60", "-rss_limit_mb=2048", "-max_len=4096", "-close_fd_mask=3"]
+LIMITS += ["-detect_leaks=0"]
 NETWORKS: dict[str, tuple[str, list[str]]] = {
     "convolutions of bits, learning": (
         "digits-conv-wa",
@@ -83,9 +86,12 @@ def fuzz(compiler: str, folder: Path, *words: str) -> dict[str, Any]:
     """Let libFuzzer try as long as `words` say; a finding ends in an error with its words."""
     build(compiler, folder, "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all")
     command = ["./fuzz", "-print_final_stats=1", "-seed=1", *LIMITS, *words, "corpus"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace")
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, errors="replace",
+        env={**os.environ, "ASAN_OPTIONS": "detect_leaks=0"},
+    )  # fmt: skip
     if done.returncode != 0:
-        raise SystemExit(f"{' '.join(command)}\n{done.stderr[-4000:]}")
+        raise SystemExit(f"{' '.join(command)}: {done.returncode}\n{done.stderr[-4000:]}")
     stats = dict(re.findall(r"stat::(\w+):\s+(\d+)", done.stderr))
     last = re.findall(r"cov: (\d+) ft: (\d+) corp: (\d+)", done.stderr)[-1]
     return {
