@@ -173,7 +173,9 @@ def test_an_image_teaches_what_it_teaches_the_training_network(
         for k, (momentum, coupling) in enumerate(
             zip(learner.momenta, network.couplings, strict=True)
         ):
-            gradient = coupling.synapses.signs.grad * abs(plan.span) * (255 if k == 0 else 1)
+            signs = coupling.signs.grad
+            assert signs is not None
+            gradient = signs * abs(plan.span) * (255 if k == 0 else 1)
             assert np.array_equal(momentum, gradient.round().long().numpy()), (n, k)
             seen.append(int(np.abs(momentum).sum()))
     assert sum(map(bool, seen)) > len(seen) / 3
