@@ -1,6 +1,6 @@
 """The one exception that means: what was asked for cannot be done as it was asked."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from unicodedata import category
 
@@ -53,6 +53,20 @@ def choose(value: str, allowed: Iterable[str], what: str) -> str:
     rest = f"Allowed: {', '.join(names)}" if len(names) <= MANY else f"There are {len(names)}"
     given = str(value) if len(str(value)) <= LONGEST else f"{str(value)[:LONGEST]}..."
     raise BinepError(f"unknown {what} {given!r}: {hint}{rest}")
+
+
+def one_each(name: str, given: float | Sequence[float], count: int, what: str) -> list[float]:
+    """One number for each of `count` things: those given, or the one that is given for all.
+
+    >>> one_each("tau", 0.5, 2, "couplings")
+    [0.5, 0.5]
+    """
+    values = [*given] if isinstance(given, Sequence) else [float(given)] * count
+    if len(values) != count:
+        raise BinepError(
+            f"{name}={values}: {len(values)} values for {count} {what}, allowed are 1 or {count}"
+        )
+    return values
 
 
 def _either(names: list[str]) -> str:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from binep.core.network import Network
 from binep.core.relaxation import Relaxation
-from binep.errors import BinepError
+from binep.errors import BinepError, one_each
 
 PerLayer = float | Sequence[float]
 
@@ -27,8 +27,9 @@ class Homeostasis:
     """How fast biases follow, and which share they hold: `b <- b + rate (share - mean activity)`.
 
     Args:
-        rate: of the biases of each layer, at least 0; 0 leaves a layer alone. share: above 0,
-            at most 1. Either is one number, or one for each layer that relaxes.
+        rate: of the biases of each layer that relaxes, one number or one each; 0 leaves a layer
+            alone.
+        share: that each layer's neurons are active for, above 0 and at most 1; likewise.
 
     >>> from binep import Dense, EquilibriumPropagation, Network
     >>> ep = EquilibriumPropagation(20, 5, 0.3, homeostasis=Homeostasis(rate=[0.1, 0], share=0.2))
@@ -44,9 +45,7 @@ class Homeostasis:
         """An error that says why, if a network's biases cannot follow."""
         if network.cost != "mse":
             raise BinepError(f"homeostasis with cost={network.cost!r}: allowed is cost='mse'")
-        layers = len(network.layer_shapes)
-        shares = _each("homeostasis share", self.share, layers)
-        rates = _each("homeostasis rate", self.rate, layers)
+        rates, shares = self._of_layers(network)
         if not all(0 < share <= 1 for share in shares):
             raise BinepError(f"homeostasis share={self.share}: allowed is above 0, at most 1")
         for n, (rate, coupling) in enumerate(zip(rates, network.relaxing, strict=True)):
@@ -63,14 +62,20 @@ class Homeostasis:
         """Move all biases.
 
         Args:
-            activity: of each layer, see `activity_of`. samples: of the mini-batch.
+            activity: of each layer, see `activity_of`.
+            samples: number of samples of the mini-batch.
         """
-        layers = len(network.layer_shapes)
-        rates, shares = (_each("", given, layers) for given in (self.rate, self.share))
+        rates, shares = self._of_layers(network)
         for n, coupling in enumerate(network.relaxing):
             if rates[n] and coupling.bias is not None:
                 places = math.prod(network.layer_shapes[n]) // len(activity[n])
                 coupling.bias.add_(shares[n] - activity[n] / (samples * places), alpha=rates[n])
+
+    def _of_layers(self, network: Network) -> tuple[list[float], list[float]]:
+        """The rate and the share of each layer that relaxes."""
+        layers = len(network.layer_shapes)
+        shares = one_each("homeostasis share", self.share, layers, "layers")
+        return one_each("homeostasis rate", self.rate, layers, "layers"), shares
 
 
 def activity_of(network: Network, free: Relaxation) -> list[Tensor]:
@@ -79,13 +84,3 @@ def activity_of(network: Network, free: Relaxation) -> list[Tensor]:
     return [
         coupling.correlate_bias(each) for coupling, each in zip(network.relaxing, sent, strict=True)
     ]
-
-
-def _each(name: str, given: PerLayer, layers: int) -> Sequence[float]:
-    """One number for each layer."""
-    values = [*given] if isinstance(given, Sequence) else [given] * layers
-    if len(values) != layers:
-        raise BinepError(
-            f"{name}={values}: {len(values)} values for {layers} layers, allowed are 1 or {layers}"
-        )
-    return values

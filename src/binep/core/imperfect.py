@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from binep.core.couplings import Coupling
+from binep.core.kinds import is_one_of, name_of
 from binep.core.network import Clamped, Network, State
 from binep.core.optim import Bop, Optimizers
 from binep.core.weights import BinaryWeight
@@ -248,7 +249,7 @@ def imperfect_optimizers(
         raise BinepError(
             f"{', '.join(imperfections.names)}: without binary weights there is no momentum"
         )
-    if type(bop) is not Bop:
-        raise BinepError(f"{', '.join(imperfections.names)}: {type(bop).__name__}, allowed is Bop")
+    if not is_one_of(bop, {Bop}):
+        raise BinepError(f"{', '.join(imperfections.names)}: {name_of(bop)}, allowed is Bop")
     worse = ImperfectBop(bop.param_groups, imperfections, generator=generator)
     return Optimizers(worse, optimizers.sgd, optimizers.scale_sgd)

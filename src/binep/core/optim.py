@@ -13,7 +13,7 @@ from torch.optim import SGD, Optimizer
 
 from binep.core.network import Network
 from binep.core.weights import RealWeight
-from binep.errors import BinepError
+from binep.errors import BinepError, one_each
 
 RATES = ("gamma", "tau", "lr_bias", "lr_scale", "lr_weight")
 NEVER_ZERO = 1e-10  # what square roots are raised by before something is divided by them
@@ -323,7 +323,7 @@ def assign_optimizers(
         generator: source of that noise.
     """
     rates = {
-        name: _per_coupling(name, value, len(network.couplings))
+        name: None if value is None else one_each(name, value, len(network.couplings), "couplings")
         for name, value in {
             "gamma": gamma,
             "tau": tau,
@@ -349,7 +349,7 @@ def assign_optimizers(
                 claim(scaled, n, coupling.scale, lr="lr_scale")
         if coupling.bias is not None:
             claim(moved, n, coupling.bias, lr="lr_bias")
-    of_bop = partial(Bop) if sigma is None else partial(SecondOrderBop, sigma=sigma)
+    of_bop = Bop if sigma is None else partial(SecondOrderBop, sigma=sigma)
     optimizers = Optimizers(
         of_bop(flipped, noise=noise, generator=generator) if flipped else None,
         PlainSGD(moved, lr=0.0) if moved else None,
@@ -383,17 +383,3 @@ def check_claims(network: nn.Module, optimizers: Iterable[Optimizer]) -> None:
             )
         if count == 1 and not p.requires_grad:
             raise BinepError(f"{name} is frozen (requires_grad=False) but an optimizer claims it")
-
-
-def _per_coupling(
-    name: str, value: float | Sequence[float] | None, couplings: int
-) -> list[float] | None:
-    if value is None:
-        return None
-    values = [*value] if isinstance(value, Sequence) else [float(value)] * couplings
-    if len(values) != couplings:
-        raise BinepError(
-            f"{name}={values}: {len(values)} values for {couplings} couplings, allowed are 1 or "
-            f"{couplings}"
-        )
-    return values

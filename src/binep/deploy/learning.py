@@ -167,6 +167,15 @@ class FixedLearner:
         pixels = self.network.inputs(np.asarray(image)[None])
         self._update(pixels, ends[plan.plus], ends[plan.minus], -sign * self.rule.direction)
 
+    def handicap(self, label: int) -> Array:
+        """What drives the outputs against their target while an image is learnt, (outputs,)."""
+        return rules.whole_handicap(self.rule.margin, self._target(label), self.fixed.one)
+
+    def _target(self, label: int) -> Array:
+        """The states that the outputs should have, (outputs,)."""
+        classes = np.arange(self.network.classes).repeat(self.network.per_class)
+        return np.where(classes == label, self.fixed.one, 0)
+
     def _draw_sign(self) -> int:
         """xorshift32; bit 16 decides."""
         x = self._random
@@ -182,9 +191,8 @@ class FixedLearner:
         The handicap adds to the nudge: in units of a state, where a drive has been rounded to
         them, both orders of adding are one.
         """
-        classes, one = np.arange(batch.state[-1].shape[1]) // self.network.per_class, self.fixed.one
-        target = np.where(classes == label, one, 0)
-        handicap = rules.whole_handicap(self.rule.margin, target, one)
+        target = self._target(label)
+        handicap = self.handicap(label)
         nudge = rules.whole_nudge(beta, target, self.fixed.pulled(batch.state[-1]))
         self.watch(batch.state, True)
         for _ in range(phase.steps):

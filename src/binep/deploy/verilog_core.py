@@ -572,8 +572,7 @@ def _read_and_learn(learner: FixedLearner, vectors: Vectors) -> Array:
     A lesson is read before it is learnt; the outputs of bits alone are read without the handicap
     that learning drives them by.
     """
-    network, found, begun = learner.network, list[Array](), list[Array]()
-    classes = np.arange(network.classes).repeat(network.per_class)
+    found, begun = list[Array](), list[Array]()
 
     def watch(state: State, begins: bool) -> None:
         if begins:
@@ -590,10 +589,8 @@ def _read_and_learn(learner: FixedLearner, vectors: Vectors) -> Array:
             learner.learn(vectors.images[k], int(vectors.labels[k]))
             # The second phase begins where the free one has ended.
             outputs = begun[1]
-            if network.bits:
-                one = learner.fixed.one
-                target = np.where(classes == vectors.labels[k], one, 0)
-                outputs = outputs - rules.whole_handicap(learner.rule.margin, target, one)
+            if learner.network.bits:
+                outputs = outputs - learner.handicap(int(vectors.labels[k]))
             found.append(outputs)
     return np.concatenate(found)
 
